@@ -1,0 +1,1 @@
+//! Open .pth, .safetensors, burnpack and hub checkpoints lazily, map their names, report, convert.

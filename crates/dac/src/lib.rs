@@ -1,0 +1,1 @@
+//! Descript audio codec at 44.1 kHz: codes to waveform, whole or streamed.

@@ -1,0 +1,1 @@
+//! Waveforms, codec codes, audio files and .npy arrays, without tensors.

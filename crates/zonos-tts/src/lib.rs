@@ -1,0 +1,1 @@
+//! Text to audio: prompt, backbone, sampler, codec, as one pipeline.

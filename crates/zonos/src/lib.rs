@@ -1,0 +1,1 @@
+//! Facade of zonos-burn and the zonos command.

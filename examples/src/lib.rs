@@ -1,0 +1,1 @@
+//! Examples live beside this file, one program each: see `examples/*.rs`.

@@ -1,0 +1,1 @@
+//! Compare a model's tensors with goldens made by another implementation, key by key.
