@@ -1,1 +1,28 @@
-//! Backend operations that speech models need and Burn lacks: packed linear layers, expert layers, Snake, fused convolutions, decode attention.
+//! Backend operations that speech models need and Burn lacks.
+//!
+//! Burn 0.22 picks the backend at run time: tensors and modules carry no backend parameter. What a
+//! backend must provide beyond Burn's own operations is declared once, in [`SpeechBackend`], and
+//! reached from modules through the plain functions of [`ops`], so no model crate names a backend.
+//!
+//! | operation | portable (any device, differentiable) | Flex (CPU SIMD) |
+//! |---|---|---|
+//! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
+//! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
+//! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache |
+//! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
+//!
+//! Every Flex kernel has a property test against the portable implementation, and picks AVX-512,
+//! AVX2 or plain code at run time: no build flag is needed.
+
+mod autodiff;
+pub mod backend;
+pub mod device;
+#[cfg(feature = "flex")]
+mod flex;
+pub mod ops;
+mod packed;
+pub mod portable;
+
+pub use backend::SpeechBackend;
+pub use device::{DeviceError, parse_device};
+pub use packed::PackedTensor;

@@ -1,1 +1,7 @@
-//! Layers shared by the zonos-burn models: norms, rotary embedding, Snake, weight-normed convolutions, taps.
+//! Layers shared by the zonos-burn models.
+
+mod norm;
+mod tap;
+
+pub use norm::{RmsNorm, rms_norm};
+pub use tap::Tap;

@@ -1,0 +1,96 @@
+//! The one backend trait of this project.
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, backend_extension};
+
+use crate::portable;
+
+/// Operations that speech models need beyond Burn's own.
+///
+/// Every method has a portable body made of Burn operations, so any Burn backend is a
+/// `SpeechBackend` with an empty `impl`. A backend overrides what it can do better. Layouts are
+/// row-major; activations are f32; weights are f32, f16 or bf16 where said.
+///
+/// Call these through [`crate::ops`], which takes [`Tensor`](burn::tensor::Tensor)s.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    NdArray: cfg(feature = "ndarray"),
+    Cube: cfg(feature = "cubecl"),
+    Autodiff
+)]
+pub trait SpeechBackend: Backend {
+    /// `x [rows, in]`, `weight [out, in]` (f32, f16 or bf16) -> `x weight^T [rows, out]`.
+    fn packed_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::linear::<Self>(x, weight)
+    }
+
+    /// Input gradient of [`packed_linear`](SpeechBackend::packed_linear):
+    /// `dy [rows, out]`, `weight [out, in]` -> `dy weight [rows, in]`.
+    fn packed_linear_grad_input(
+        dy: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::linear_grad_input::<Self>(dy, weight)
+    }
+
+    /// `x [rows, in]`, `weight [experts, out, in]`, `expert [rows]` ->
+    /// `y[i] = x[i] weight[expert[i]]^T`, `[rows, out]`.
+    fn expert_linear(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        expert: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::expert_linear::<Self>(x, weight, expert)
+    }
+
+    /// Input gradient of [`expert_linear`](SpeechBackend::expert_linear):
+    /// `dx[i] = dy[i] weight[expert[i]]`, `[rows, in]`.
+    fn expert_linear_grad_input(
+        dy: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        expert: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        portable::expert_linear_grad_input::<Self>(dy, weight, expert)
+    }
+
+    /// Weight gradient of [`expert_linear`](SpeechBackend::expert_linear):
+    /// `dW[e] = sum over rows i with expert[i] = e of dy[i]^T x[i]`, `[experts, out, in]`.
+    fn expert_linear_grad_weight(
+        dy: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        expert: IntTensor<Self>,
+        experts: usize,
+    ) -> FloatTensor<Self> {
+        portable::expert_linear_grad_weight::<Self>(dy, x, expert, experts)
+    }
+
+    /// One new query a sequence against its cache, grouped heads.
+    ///
+    /// `q [batch, heads, dim]`; `k`, `v [batch, kv_heads, capacity, dim]` (f32 or f16); `lengths
+    /// [batch]`: valid positions of each sequence, at most `longest`. Scale `1/sqrt(dim)`; query head
+    /// `j` reads kv head `j * kv_heads / heads`. -> `[batch, heads, dim]`.
+    fn decode_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        lengths: IntTensor<Self>,
+        longest: usize,
+    ) -> FloatTensor<Self> {
+        portable::decode_attention::<Self>(q, k, v, lengths, longest)
+    }
+
+    /// Snake activation, `x [batch, channels, time]`, `alpha [channels]`:
+    /// `x + sin(alpha x)^2 / (alpha + 1e-9)`.
+    ///
+    /// Source: Ziyin et al. 2020, arXiv:2006.08195, as used by the Descript audio codec.
+    fn snake(x: FloatTensor<Self>, alpha: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::snake::<Self>(x, alpha)
+    }
+}
+
+#[cfg(feature = "ndarray")]
+#[allow(deprecated)] // kept as a second, independent CPU implementation for golden-diff
+impl SpeechBackend for burn::backend::NdArray {}
+
+#[cfg(feature = "cubecl")]
+impl SpeechBackend for burn::backend::Cube {}

@@ -1,0 +1,7 @@
+//! `SpeechBackend` for Flex.
+
+use burn::backend::Flex;
+
+use crate::SpeechBackend;
+
+impl SpeechBackend for Flex {}

@@ -1,0 +1,324 @@
+//! One kernel source, three instruction sets.
+//!
+//! A kernel is written once, generic over [`Simd`], as an `#[inline(always)]` function, and entered
+//! through [`dispatch`], which calls it inside a function compiled for the best instruction set that
+//! the processor has. So a build needs no `target-cpu` flag, and the plain version that the tests
+//! compare against is the same source.
+
+use std::sync::OnceLock;
+
+/// Vector operations that the kernels use. Lanes are f32.
+///
+/// # Safety
+///
+/// Methods may only be called inside a function compiled for the instruction set that the
+/// implementing type stands for, which [`dispatch`] guarantees. Pointers must be valid for
+/// [`LANES`](Simd::LANES) elements.
+pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
+    /// f32 lanes in a vector.
+    const LANES: usize;
+    /// Name for reports.
+    const NAME: &'static str;
+    /// The vector register.
+    type V: Copy;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    /// Loads IEEE half floats, widened.
+    unsafe fn load_f16(p: *const u16) -> Self::V;
+    /// Loads bfloat16, widened.
+    unsafe fn load_bf16(p: *const u16) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`: fused where the instruction set has it.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Sum of the lanes, in a fixed order.
+    unsafe fn sum(v: Self::V) -> f32;
+
+    /// Scalar `a * b + c` that rounds as [`fma`](Simd::fma) does.
+    unsafe fn fma1(a: f32, b: f32, c: f32) -> f32;
+
+    /// Zero vector.
+    #[inline(always)]
+    unsafe fn zero() -> Self::V {
+        // SAFETY: same contract as this method.
+        unsafe { Self::splat(0.0) }
+    }
+}
+
+/// A kernel with its arguments, run by [`dispatch`] for the instruction set `S`.
+pub(crate) trait Kernel {
+    /// What the kernel returns.
+    type Output;
+    /// Runs the kernel. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    ///
+    /// The processor must support `S`.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Instruction sets that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Isa {
+    /// Plain Rust, eight lanes in an array.
+    Plain,
+    /// AVX2, FMA and F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// AVX-512 F.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// The best instruction set of this processor.
+    pub(crate) fn best() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().last().copied().unwrap_or(Isa::Plain))
+    }
+
+    /// All instruction sets that this processor can run, worst first.
+    pub(crate) fn available() -> Vec<Self> {
+        #[allow(unused_mut)]
+        let mut list = vec![Isa::Plain];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+            {
+                list.push(Isa::Avx2);
+                if is_x86_feature_detected!("avx512f") {
+                    list.push(Isa::Avx512);
+                }
+            }
+        }
+        list
+    }
+}
+
+/// Runs `kernel` compiled for the best instruction set of this processor.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    dispatch_on(Isa::best(), kernel)
+}
+
+/// Runs `kernel` compiled for `isa`, which must be one of [`Isa::available`].
+pub(crate) fn dispatch_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            // SAFETY: the caller checked that the processor has these features.
+            unsafe { kernel.run::<x86::Avx2>() }
+        }
+        #[target_feature(enable = "avx2,fma,f16c,avx512f")]
+        unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            // SAFETY: the caller checked that the processor has these features.
+            unsafe { kernel.run::<x86::Avx512>() }
+        }
+        match isa {
+            // SAFETY: `Isa` values other than `Plain` come from `Isa::available`, which detected them.
+            Isa::Avx2 => return unsafe { avx2(kernel) },
+            // SAFETY: as above.
+            Isa::Avx512 => return unsafe { avx512(kernel) },
+            Isa::Plain => {}
+        }
+    }
+    let _ = isa;
+    // SAFETY: plain code runs everywhere.
+    unsafe { kernel.run::<Plain>() }
+}
+
+/// Plain Rust, eight lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain;
+
+// SAFETY: plain code has no instruction set requirement; pointers are the caller's contract.
+unsafe impl Simd for Plain {
+    const LANES: usize = 8;
+    const NAME: &'static str = "plain";
+    type V = [f32; 8];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        [x; 8]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        // SAFETY: the caller gives a pointer to eight f32.
+        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> Self::V {
+        // SAFETY: the caller gives a pointer to eight u16.
+        let bits = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
+        bits.map(|b| half::f16::from_bits(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> Self::V {
+        // SAFETY: the caller gives a pointer to eight u16.
+        let bits = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
+        bits.map(|b| f32::from_bits(u32::from(b) << 16))
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        // SAFETY: the caller gives a pointer to eight writable f32.
+        unsafe { p.cast::<[f32; 8]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i].max(b[i]))
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+    }
+    #[inline(always)]
+    unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Simd;
+    use std::arch::x86_64::*;
+
+    /// AVX2 with FMA and F16C.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2;
+
+    // SAFETY: only used behind `dispatch`, which detected avx2, fma and f16c.
+    unsafe impl Simd for Avx2 {
+        const LANES: usize = 8;
+        const NAME: &'static str = "avx2";
+        type V = __m256;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m256 {
+            unsafe { _mm256_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> __m256 {
+            unsafe { _mm256_loadu_ps(p) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(p: *const u16) -> __m256 {
+            unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> __m256 {
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store(p: *mut f32, v: __m256) {
+            unsafe { _mm256_storeu_ps(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m256, b: __m256) -> __m256 {
+            unsafe { _mm256_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+            unsafe { _mm256_mul_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(a: __m256, b: __m256) -> __m256 {
+            unsafe { _mm256_max_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+            unsafe { _mm256_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn sum(v: __m256) -> f32 {
+            unsafe {
+                let half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+                let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+                _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps::<1>(pair, pair)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
+            a.mul_add(b, c)
+        }
+    }
+
+    /// AVX-512 F.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512;
+
+    // SAFETY: only used behind `dispatch`, which detected avx512f.
+    unsafe impl Simd for Avx512 {
+        const LANES: usize = 16;
+        const NAME: &'static str = "avx512";
+        type V = __m512;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m512 {
+            unsafe { _mm512_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> __m512 {
+            unsafe { _mm512_loadu_ps(p) }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(p: *const u16) -> __m512 {
+            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(p: *const u16) -> __m512 {
+            unsafe {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store(p: *mut f32, v: __m512) {
+            unsafe { _mm512_storeu_ps(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_mul_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(a: __m512, b: __m512) -> __m512 {
+            unsafe { _mm512_max_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+            unsafe { _mm512_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn sum(v: __m512) -> f32 {
+            unsafe { _mm512_reduce_add_ps(v) }
+        }
+        #[inline(always)]
+        unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
+            a.mul_add(b, c)
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The operations as plain functions on [`Tensor`]s.
+
+use burn::backend::Dispatch;
+use burn::tensor::{Int, Tensor};
+
+use crate::SpeechBackend;
+
+/// `x [rows, in]` f32, `weight [out, in]` f32, f16 or bf16 -> `x weight^T [rows, out]` f32.
+///
+/// The weight is read in its stored dtype; products accumulate in f32. Gradients flow to `x`, and to
+/// `weight` when it is f32.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<2>::from_data([[1.0f32, 2.0]], &device);
+/// let w = Tensor::<2>::from_data([[3.0f32, 4.0], [5.0, 6.0]], &device);
+/// let y = zonos_kernels::ops::linear(x, w);
+/// assert_eq!(y.into_data().to_vec::<f32>().unwrap(), [11.0, 17.0]);
+/// ```
+pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::packed_linear(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+    ))
+}
+
+/// `x [rows, in]` f32, `weight [experts, out, in]` f32, f16 or bf16, `expert [rows]` ->
+/// `y[i] = x[i] weight[expert[i]]^T`, `[rows, out]` f32.
+///
+/// Matrices of experts that no row chose are not read.
+pub fn expert_linear(x: Tensor<2>, weight: Tensor<3>, expert: Tensor<1, Int>) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::expert_linear(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        expert.into_dispatch(),
+    ))
+}
+
+/// Attention of one new query a sequence over that sequence's cache, with grouped heads.
+///
+/// `q [batch, heads, dim]` f32; `k`, `v [batch, kv_heads, capacity, dim]` f32 or f16; `lengths
+/// [batch]` valid positions of each sequence, none above `longest`. Scale `1/sqrt(dim)`; query head
+/// `j` reads kv head `j * kv_heads / heads`. Returns `[batch, heads, dim]` f32.
+pub fn decode_attention(
+    q: Tensor<3>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    lengths: Tensor<1, Int>,
+    longest: usize,
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::decode_attention(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        lengths.into_dispatch(),
+        longest,
+    ))
+}
+
+/// Snake activation: `x [batch, channels, time]`, `alpha [channels]` ->
+/// `x + sin(alpha x)^2 / (alpha + 1e-9)`.
+///
+/// Source: Ziyin et al. 2020, arXiv:2006.08195, with the epsilon of the Descript audio codec. A
+/// channel whose alpha is exactly 0 passes unchanged.
+pub fn snake(x: Tensor<3>, alpha: Tensor<1>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::snake(
+        x.into_dispatch(),
+        alpha.into_dispatch(),
+    ))
+}

@@ -1,0 +1,58 @@
+//! How a forward pass shows its intermediate tensors.
+
+use std::fmt::Display;
+
+use burn::tensor::{Tensor, TensorData, TensorKind};
+
+/// Receives named intermediate tensors of a forward pass, under the names of the golden keys.
+///
+/// A tap that is off formats no name and reads no tensor, so models record without asking.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use zonos_nn::Tap;
+///
+/// let x = Tensor::<1>::from_data([1.0f32, 2.0], &Device::flex());
+/// let mut tap = Tap::on();
+/// tap.record(format_args!("layer.{}.out", 3), &x);
+/// let records = tap.into_records();
+/// assert_eq!(records[0].0, "layer.3.out");
+/// ```
+#[derive(Debug, Default)]
+pub struct Tap {
+    records: Option<Vec<(String, TensorData)>>,
+}
+
+impl Tap {
+    /// A tap that ignores everything.
+    pub fn off() -> Self {
+        Self { records: None }
+    }
+
+    /// A tap that copies every tensor it is shown to the host.
+    pub fn on() -> Self {
+        Self {
+            records: Some(Vec::new()),
+        }
+    }
+
+    /// Whether tensors are kept. Lets a model skip work that only a tap needs.
+    pub fn is_on(&self) -> bool {
+        self.records.is_some()
+    }
+
+    /// Shows `x` under `name`.
+    pub fn record<const D: usize, K: TensorKind>(&mut self, name: impl Display, x: &Tensor<D, K>)
+    where
+        K: burn::tensor::Basic,
+    {
+        if let Some(records) = &mut self.records {
+            records.push((name.to_string(), x.clone().into_data()));
+        }
+    }
+
+    /// Everything shown so far, in order.
+    pub fn into_records(self) -> Vec<(String, TensorData)> {
+        self.records.unwrap_or_default()
+    }
+}
