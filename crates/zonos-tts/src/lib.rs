@@ -1,1 +1,32 @@
-//! Text to audio: prompt, backbone, sampler, codec, as one pipeline.
+//! Text to audio: prompt, backbone, sampler and codec, as one pipeline.
+//!
+//! ```text
+//! text -> SpeechRequest -> Plan -> Zonos2 -> delayed rows -> Dac -> samples
+//!         (plain values)  (checked)          (9 codes a row)       (44.1 kHz)
+//! ```
+//!
+//! [`Tts`] holds the two models. A [`SpeechRequest`] says what to speak; [`SpeechRequest::plan`]
+//! checks it against a model once, into a [`Plan`] that cannot be wrong; [`Tts::speak`] and
+//! [`Tts::speak_streaming`] run it. Both give the same samples: the codec sees every frame with its
+//! exact context, so the seams of streaming are not there to be heard.
+//!
+//! Speech ends when the model says so. When it does not, a bound on frames a byte of text and a
+//! breaker for repeated frames end it ([`Limits`]), and [`Speech::end`] tells.
+//!
+//! The module [`demo`] holds a tiny random model, so that all of this runs without weights.
+
+pub mod demo;
+mod error;
+mod live;
+mod request;
+mod speech;
+mod tts;
+
+pub use error::TtsError;
+pub use request::{
+    DEFAULT_QUALITY, MAX_FADE_MS, Plan, Quality, SpeakerVector, SpeakingRate, SpeechRequest,
+    fresh_seed,
+};
+pub use speech::{Chunk, Speech, Timings, end_name};
+pub use tts::{STREAM_BLOCK, Tts, TtsBuilder};
+pub use zonos2::{EndReason, Limits, SamplerOptions};

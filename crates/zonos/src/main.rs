@@ -1,2 +1,16 @@
-//! Entry point.
-fn main() {}
+//! The `zonos` command. Each command is a file in `commands`, each group of flags one in `args`.
+
+mod args;
+mod commands;
+mod failure;
+mod interrupt;
+mod output;
+mod progress;
+mod rows;
+mod weights;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    commands::main()
+}

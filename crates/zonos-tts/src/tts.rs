@@ -1,0 +1,339 @@
+//! The two halves together, and the two ways to run them.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use burn::tensor::Device;
+use zonos_audio::Codes;
+use zonos_checkpoint::{Checkpoint, LoadOptions};
+use zonos_dac::Dac;
+use zonos2::{EndReason, Generation, Zonos2, Zonos2Config};
+
+use crate::TtsError;
+use crate::demo::DemoCheckpoint;
+use crate::live::Live;
+use crate::request::{Plan, SpeechRequest};
+use crate::speech::{Chunk, Speech, Timings};
+
+/// Frames that the codec decodes at a time while audio streams: half a second.
+pub const STREAM_BLOCK: usize = 40;
+
+/// Text to audio: a ZONOS2 backbone and a DAC codec, each on its device.
+///
+/// ```
+/// use zonos_tts::{SpeechRequest, Tts};
+/// use burn::tensor::Device;
+///
+/// let tts = Tts::demo(&Device::flex())?;
+/// let request = SpeechRequest {
+///     seed: Some(1),
+///     max_frames: Some(30),
+///     ..SpeechRequest::new("Hello, world.")
+/// };
+/// let speech = tts.speak(&request)?;
+/// assert_eq!(speech.waveform.sample_rate(), 44_100);
+/// assert_eq!(speech.waveform.samples().len(), 512 * speech.codes.frames());
+/// # Ok::<(), zonos_tts::TtsError>(())
+/// ```
+#[derive(Debug)]
+pub struct Tts {
+    backbone: Zonos2,
+    codec: Dac,
+    // The demo's weights may be mapped from its folder, which must live as long as they do.
+    _demo: Option<DemoCheckpoint>,
+}
+
+impl Tts {
+    /// Opens a backbone and a codec, each a file, a folder or `hub:owner/name`, on one device.
+    ///
+    /// # Errors
+    /// A checkpoint cannot be opened or is not the model it should be, or the two do not fit.
+    pub fn load(
+        model: impl AsRef<Path>,
+        codec: impl AsRef<Path>,
+        device: &Device,
+    ) -> Result<Self, TtsError> {
+        TtsBuilder::new(device).load(model, codec)
+    }
+
+    /// The built-in demo model: random weights that speak noise, through the same loaders.
+    ///
+    /// # Errors
+    /// The system's temporary folder cannot be written to.
+    pub fn demo(device: &Device) -> Result<Self, TtsError> {
+        TtsBuilder::new(device).demo()
+    }
+
+    /// Puts two loaded models together.
+    ///
+    /// # Errors
+    /// [`TtsError::Mismatch`] when the codec cannot play what the backbone makes.
+    pub fn new(backbone: Zonos2, codec: Dac) -> Result<Self, TtsError> {
+        let (b, c) = (backbone.config(), codec.config());
+        if b.n_codebooks > c.n_codebooks || b.codebook_size != c.codebook_size {
+            return Err(TtsError::Mismatch(format!(
+                "the backbone makes {} codebooks of {} codes, the codec plays {} of {}",
+                b.n_codebooks, b.codebook_size, c.n_codebooks, c.codebook_size
+            )));
+        }
+        Ok(Self {
+            backbone,
+            codec,
+            _demo: None,
+        })
+    }
+
+    /// The backbone.
+    pub fn backbone(&self) -> &Zonos2 {
+        &self.backbone
+    }
+
+    /// The codec.
+    pub fn codec(&self) -> &Dac {
+        &self.codec
+    }
+
+    /// Samples a second of the audio, in Hz.
+    pub fn sample_rate(&self) -> u32 {
+        self.codec.config().sample_rate as u32
+    }
+
+    /// Seconds of audio in a frame.
+    pub fn frame_seconds(&self) -> f64 {
+        self.codec.config().hop() as f64 / f64::from(self.sample_rate())
+    }
+
+    /// Checks a request against this model; see [`SpeechRequest::plan`].
+    ///
+    /// # Errors
+    /// The request is not one this model can run.
+    pub fn plan(&self, request: &SpeechRequest) -> Result<Plan, TtsError> {
+        request.plan(self.backbone.config())
+    }
+
+    /// Speaks a text and returns all of its audio.
+    ///
+    /// # Errors
+    /// The request is refused, or the run fails; see [`TtsError`].
+    pub fn speak(&self, request: &SpeechRequest) -> Result<Speech, TtsError> {
+        self.run(&self.plan(request)?, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Speaks a text and hands its audio to `on_chunk` while it is made.
+    ///
+    /// `on_chunk` is called after every generated frame; most chunks carry no samples, since the
+    /// codec works in blocks of [`STREAM_BLOCK`] frames and needs the frames after a block: audio
+    /// comes at most `STREAM_BLOCK + 18` frames (0.7 s of audio) behind generation. The samples of
+    /// all chunks, joined, are those of [`speak`](Self::speak).
+    ///
+    /// # Errors
+    /// As [`speak`](Self::speak), and [`TtsError::Stopped`] when `on_chunk` breaks.
+    pub fn speak_streaming(
+        &self,
+        request: &SpeechRequest,
+        on_chunk: &mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
+    ) -> Result<Speech, TtsError> {
+        self.run_streaming(&self.plan(request)?, on_chunk)
+    }
+
+    /// Runs a plan and returns all of its audio. `on_frame` is told how many frames there are
+    /// after each, and can stop the run.
+    ///
+    /// # Errors
+    /// As [`speak`](Self::speak), and [`TtsError::Stopped`] when `on_frame` breaks.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        on_frame: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Speech, TtsError> {
+        let began = Instant::now();
+        let generation = self.generate(plan, &mut |row| on_frame(row + 1))?;
+        let generate = began.elapsed();
+        let codes = self.playable(plan, &generation)?;
+        let mut waveform = self.codec.decode(&codes)?;
+        waveform.fade_out(plan.fade_out_ms);
+        Ok(Speech {
+            waveform,
+            codes,
+            end: generation.end,
+            seed: plan.seed(),
+            prompt_rows: plan.prompt_rows(),
+            frames: generation.frames.frames(),
+            timings: Timings {
+                first_audio: began.elapsed(),
+                generate,
+                total: began.elapsed(),
+            },
+        })
+    }
+
+    /// Runs a plan and hands the audio out while it is made; see
+    /// [`speak_streaming`](Self::speak_streaming).
+    ///
+    /// # Errors
+    /// As [`speak_streaming`](Self::speak_streaming).
+    pub fn run_streaming(
+        &self,
+        plan: &Plan,
+        on_chunk: &mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
+    ) -> Result<Speech, TtsError> {
+        let began = Instant::now();
+        let mut live = Live::new(self, plan, began);
+        let mut failure = None;
+        let generation = self.generate_rows(plan, &mut |index, row| {
+            let samples = match live.push(row) {
+                Ok(samples) => samples,
+                Err(error) => {
+                    failure = Some(error);
+                    return ControlFlow::Break(());
+                }
+            };
+            on_chunk(Chunk {
+                samples: &samples,
+                frames: index + 1,
+            })
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let generation = generation?;
+        let generate = began.elapsed();
+        let codes = self.playable(plan, &generation)?;
+        let frames = generation.frames.frames();
+        let (rest, waveform, first_audio) = live.finish(&codes)?;
+        if on_chunk(Chunk {
+            samples: &rest,
+            frames,
+        })
+        .is_break()
+        {
+            return Err(TtsError::Stopped { frames });
+        }
+        Ok(Speech {
+            waveform,
+            codes,
+            end: generation.end,
+            seed: plan.seed(),
+            prompt_rows: plan.prompt_rows(),
+            frames,
+            timings: Timings {
+                first_audio,
+                generate,
+                total: began.elapsed(),
+            },
+        })
+    }
+
+    fn generate(
+        &self,
+        plan: &Plan,
+        on_frame: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Generation, TtsError> {
+        self.generate_rows(plan, &mut |index, _| on_frame(index))
+    }
+
+    /// Generates delayed rows. A caller that stops gets no audio.
+    fn generate_rows(
+        &self,
+        plan: &Plan,
+        on_row: &mut dyn FnMut(usize, &[i32]) -> ControlFlow<()>,
+    ) -> Result<Generation, TtsError> {
+        let mut done = self.backbone.generate(
+            std::slice::from_ref(&plan.sequence),
+            std::slice::from_ref(&plan.options),
+            &mut |frame| on_row(frame.index, frame.codes),
+        )?;
+        let generation = done.pop().ok_or(TtsError::NoAudio { seed: plan.seed() })?;
+        if generation.end == EndReason::Stopped {
+            return Err(TtsError::Stopped {
+                frames: generation.frames.frames(),
+            });
+        }
+        Ok(generation)
+    }
+
+    /// The codec's codes of a generation: unsheared, cut at the end of speech, markers clamped.
+    fn playable(&self, plan: &Plan, generation: &Generation) -> Result<Codes, TtsError> {
+        let codes = generation.codec_codes(self.backbone.config());
+        if codes.frames() == 0 {
+            return Err(TtsError::NoAudio { seed: plan.seed() });
+        }
+        Ok(codes)
+    }
+}
+
+/// How to open the two halves.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use zonos_tts::TtsBuilder;
+///
+/// // The codec may sit on another device than the backbone.
+/// let tts = TtsBuilder::new(&Device::flex()).codec_device(&Device::flex()).demo()?;
+/// assert_eq!(tts.backbone().config().n_codebooks, 9);
+/// # Ok::<(), zonos_tts::TtsError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TtsBuilder {
+    device: Device,
+    codec_device: Device,
+    options: LoadOptions,
+}
+
+impl TtsBuilder {
+    /// Both halves on `device`, weights in their file's dtype.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            device: device.clone(),
+            codec_device: device.clone(),
+            options: LoadOptions::default(),
+        }
+    }
+
+    /// Puts the codec on another device.
+    pub fn codec_device(mut self, device: &Device) -> Self {
+        self.codec_device = device.clone();
+        self
+    }
+
+    /// How weights are read: their dtype, weight norm, partial loading.
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Opens the halves by path or `hub:owner/name`.
+    ///
+    /// # Errors
+    /// As [`Tts::load`].
+    pub fn load(
+        &self,
+        model: impl AsRef<Path>,
+        codec: impl AsRef<Path>,
+    ) -> Result<Tts, TtsError> {
+        self.open(&Checkpoint::open(model)?, &Checkpoint::open(codec)?)
+    }
+
+    /// Loads the halves from checkpoints that are already open.
+    ///
+    /// # Errors
+    /// As [`Tts::load`].
+    pub fn open(&self, model: &Checkpoint, codec: &Checkpoint) -> Result<Tts, TtsError> {
+        let config = Zonos2Config::from_checkpoint(model)?;
+        let (backbone, _) = Zonos2::load_with(model, config, &self.options, &self.device)?;
+        let (codec, _) = Dac::load_with(codec, &self.options, &self.codec_device)?;
+        Tts::new(backbone, codec)
+    }
+
+    /// Opens the built-in demo model.
+    ///
+    /// # Errors
+    /// As [`Tts::demo`].
+    pub fn demo(&self) -> Result<Tts, TtsError> {
+        let files = DemoCheckpoint::create()?;
+        let mut tts = self.load(files.model(), files.codec())?;
+        tts._demo = Some(files);
+        Ok(tts)
+    }
+}

@@ -1,0 +1,51 @@
+//! Which device computes.
+
+use clap::Args;
+
+use burn::tensor::Device;
+
+use crate::failure::Failure;
+
+const DEVICES: &str = "cpu|flex|ndarray|cuda[:N]|wgpu|vulkan[:N]|metal";
+
+/// The device of the model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device")]
+pub struct DeviceArgs {
+    /// Where the model runs: cpu (= flex), ndarray, cuda[:N], wgpu, vulkan[:N] or metal, as far as
+    /// this build has them.
+    #[arg(long, value_name = DEVICES, hide_possible_values = true, default_value = "cpu", env = "ZONOS_DEVICE")]
+    pub device: String,
+}
+
+impl DeviceArgs {
+    /// Opens the device. A name that this build does not know is a usage error.
+    pub fn open(&self) -> Result<Device, Failure> {
+        open(&self.device)
+    }
+}
+
+/// The device of the codec, where a command runs both halves.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Device")]
+pub struct CodecDeviceArgs {
+    /// Where the codec runs [default: the same device].
+    #[arg(long, value_name = "D", env = "ZONOS_CODEC_DEVICE")]
+    pub codec_device: Option<String>,
+}
+
+impl CodecDeviceArgs {
+    /// The device's name, `main` when none was given.
+    pub fn name<'a>(&'a self, main: &'a DeviceArgs) -> &'a str {
+        self.codec_device.as_deref().unwrap_or(&main.device)
+    }
+
+    /// Opens the device.
+    pub fn open(&self, main: &DeviceArgs) -> Result<Device, Failure> {
+        open(self.name(main))
+    }
+}
+
+fn open(name: &str) -> Result<Device, Failure> {
+    zonos_kernels::parse_device(name).map_err(|error| Failure::usage(error.to_string()))
+}

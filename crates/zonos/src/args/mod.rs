@@ -1,0 +1,115 @@
+//! The command line as data: every flag with its documentation, its default and its range.
+//!
+//! Ranges that depend on no file are checked here, by clap, so that a wrong flag is found before a
+//! model is opened. What depends on the model (bucket names, voice length) is checked against its
+//! parameter file before its weights are read.
+
+mod conditioning;
+mod device;
+mod limits;
+mod number;
+mod request;
+mod sampling;
+mod text;
+mod voice;
+mod weights;
+
+pub use conditioning::{ConditioningArgs, Rate};
+pub use device::{CodecDeviceArgs, DeviceArgs};
+pub use limits::LimitArgs;
+pub(crate) use number::fade_ms;
+pub use request::{prompt_request, request};
+pub use sampling::SamplingArgs;
+pub use text::read_text;
+pub use voice::VoiceArgs;
+pub use weights::{CodecArgs, ModelArgs};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands;
+
+/// Text to speech with ZONOS2 and DAC, and tools for their checkpoints.
+#[derive(Debug, Parser)]
+#[command(
+    name = "zonos",
+    version,
+    about,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Start here (no weights needed, the built-in demo model speaks noise):
+  zonos tts \"Hello, world.\" -o hello.wav
+  zonos doctor
+
+With weights:
+  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec weights_44khz_8kbps.pth
+
+Exit codes:
+  0    done
+  1    a file, a device or the run failed
+  2    the command line or the text is wrong; nothing was run
+  3    the length bound or the loop breaker ended the speech; the file is kept
+  130  interrupted (Ctrl-C); no file was written"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Flags of every command.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Output")]
+pub struct GlobalArgs {
+    /// No progress bar and no notes on stderr; errors still show.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Print the result as one JSON object on stdout (on stderr when stdout carries audio).
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// CPU threads to compute with [default: all cores].
+    #[arg(long, global = true, value_name = "N", env = "ZONOS_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Speak a text into a WAV file.
+    Tts(commands::tts::TtsArgs),
+    /// Write the prompt rows of a text, as the backbone sees them.
+    Prompt(commands::prompt::PromptArgs),
+    /// Generate codec codes from prompt rows.
+    Generate(commands::generate::GenerateArgs),
+    /// Run the backbone over given rows and write every intermediate tensor.
+    Validate(commands::validate::ValidateArgs),
+    /// Work with the codec alone.
+    Dac(commands::dac::DacArgs),
+    /// List a checkpoint: tensors, metadata, which model it is, what would not load and why.
+    Inspect(commands::inspect::InspectArgs),
+    /// Copy a checkpoint into another format.
+    Convert(commands::convert::ConvertArgs),
+    /// Write the built-in demo model into a folder.
+    DemoCheckpoint(commands::demo_checkpoint::DemoCheckpointArgs),
+    /// Check on this machine and device that the engine computes what it should.
+    Doctor(commands::doctor::DoctorArgs),
+    /// Print the completion script of a shell.
+    Completions(commands::completions::CompletionsArgs),
+    /// Write the manual pages into a folder.
+    Man(commands::man::ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,39 @@
+//! Numbers with a range, for clap.
+
+/// A parser of finite numbers within `low..=high`.
+pub(crate) fn between(
+    low: f64,
+    high: f64,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let value: f64 = text
+            .trim()
+            .parse()
+            .map_err(|_| format!("expected a number from {low} to {high}"))?;
+        // NaN is in no range.
+        if (low..=high).contains(&value) {
+            Ok(value)
+        } else {
+            Err(format!("expected a number from {low} to {high}"))
+        }
+    }
+}
+
+/// A parser of fade-out lengths in milliseconds.
+pub(crate) fn fade_ms() -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    between(0.0, zonos_tts::MAX_FADE_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_in_range_pass() {
+        let parse = between(0.0, 1.0);
+        assert_eq!(parse("0.5"), Ok(0.5));
+        for bad in ["-0.1", "1.1", "nan", "inf", "", "x"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

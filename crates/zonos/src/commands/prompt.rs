@@ -1,0 +1,64 @@
+//! `zonos prompt`: a text as the rows that the backbone sees.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use zonos_audio::npy;
+use zonos2::Zonos2Config;
+
+use super::tts::refused;
+use crate::args::{ConditioningArgs, GlobalArgs, ModelArgs, VoiceArgs, prompt_request, read_text};
+use crate::failure::Outcome;
+use crate::{output, weights};
+
+/// Arguments of `zonos prompt`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file holds [rows, 10] <i4: nine audio ids and the text id of each row. Any UTF-8 text goes,
+empty too. Only the model's params.json is read. With --speaker the rows begin with the voice's slot;
+give the same vector to `zonos generate` or `zonos validate`.
+
+Example:
+  zonos prompt \"Hello, world.\" ids.npy --model zonos2 --speaking-rate 4
+  zonos generate ids.npy codes.npy --model zonos2 --seed 7")]
+pub struct PromptArgs {
+    /// The text; - reads it from stdin.
+    text: OsString,
+    /// File to write.
+    #[arg(value_name = "IDS.npy")]
+    ids: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    voice: VoiceArgs,
+    #[command(flatten)]
+    conditioning: ConditioningArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
+    output::check_file(&args.ids)?;
+    let mut request = prompt_request(&args.voice, &args.conditioning)?;
+    request.text = read_text(&args.text)?;
+    let checkpoint = weights::open(&args.model.model, global.quiet)?;
+    let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    let prompt = request.prompt(&config).map_err(refused)?;
+    npy::write_i32(&args.ids, &[prompt.rows(), config.row_width()], prompt.ids())?;
+    if global.json {
+        output::print_json(&json!({
+            "output": args.ids,
+            "rows": prompt.rows(),
+            "text_bytes": request.text.len(),
+            "speaker_position": prompt.speaker_position(),
+        }))?;
+    } else {
+        output::note(
+            global.quiet,
+            format_args!("{}: {} rows", args.ids.display(), prompt.rows()),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

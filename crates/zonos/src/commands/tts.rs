@@ -1,0 +1,328 @@
+//! `zonos tts`: a text, spoken.
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+use zonos_audio::{WavError, WavStream};
+use zonos_tts::demo::DemoCheckpoint;
+use zonos_tts::{EndReason, Plan, Speech, Tts, TtsBuilder, TtsError};
+use zonos2::Zonos2Config;
+
+use crate::args::{
+    CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs, LimitArgs, SamplingArgs, VoiceArgs,
+    fade_ms, read_text, request,
+};
+use crate::failure::{CUT_SHORT, Failure, Outcome, stdout_failure};
+use crate::interrupt::{self, Stepping};
+use crate::output::{self, Target};
+use crate::progress::{FrameBar, Rate};
+use crate::weights::{self, Source};
+
+/// Arguments of `zonos tts`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  zonos tts \"Hello, world.\" -o hello.wav
+      the built-in demo model: noise, but the whole way
+  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec weights_44khz_8kbps.pth
+  zonos tts - -o talk.wav --model zonos2 --speaker voice.npy --clean-background < talk.txt
+  zonos tts \"Live.\" -o - --model zonos2 | aplay
+      WAV on stdout while it is generated; the header gives no length
+  zonos tts \"Again.\" -o a.wav --seed 7 --json
+      the same seed, build and device give the same file
+
+Without --codec, the codec is taken from the model's folder: codec/, dac/, dac.safetensors, dac.pth,
+dac.bpk or weights_44khz_8kbps.pth. Without both, the demo model runs.
+
+The text is spoken as it is: numbers and abbreviations are not written out. A text without letters
+and digits (\"...\", an emoji) is spoken too, within the length bound; one of white space, control
+and invisible characters alone is refused.
+
+When the model does not end the speech, the length bound or the loop breaker does: the file is kept,
+stderr and \"ended_by\" in --json say so, and the exit code is 3.")]
+pub struct TtsArgs {
+    /// The text to speak; - reads it from stdin.
+    text: OsString,
+    /// WAV file to write (16 bit, mono); - streams to stdout.
+    #[arg(long, short, value_name = "OUT.wav|-")]
+    output: PathBuf,
+    /// Also write the codec's codes as .npy, [frames, 9] <i4.
+    #[arg(long, value_name = "CODES.npy")]
+    codes: Option<PathBuf>,
+    /// ZONOS2 checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision]
+    /// [default: the built-in demo model].
+    #[arg(
+        long,
+        value_name = "DIR|FILE|hub:ID",
+        env = "ZONOS_MODEL",
+        help_heading = "Weights"
+    )]
+    model: Option<String>,
+    /// DAC 44.1 kHz checkpoint, in the same forms [default: looked for in the model's folder].
+    #[arg(
+        long,
+        value_name = "DIR|FILE|hub:ID",
+        env = "ZONOS_CODEC",
+        help_heading = "Weights"
+    )]
+    codec: Option<String>,
+    #[command(flatten)]
+    voice: VoiceArgs,
+    #[command(flatten)]
+    conditioning: ConditioningArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[command(flatten)]
+    codec_device: CodecDeviceArgs,
+    /// Fade the last MS milliseconds out.
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = fade_ms(), help_heading = "Output")]
+    fade_out_ms: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
+    let began = Instant::now();
+    // Everything that needs no weights is checked first, the cheapest first.
+    let source = Source::find(args.model.as_deref(), args.codec.as_deref())?;
+    let (device, codec_device) = (args.device.open()?, args.codec_device.open(&args.device)?);
+    if let Some(codes) = &args.codes {
+        output::distinct(&[("--output", &args.output), ("--codes", codes)])?;
+        output::check_file(codes)?;
+    }
+    let target = Target::open(&args.output)?;
+    let mut request = request(&args.voice, &args.conditioning, &args.sampling, &args.limits)?;
+    request.text = read_text(&args.text)?;
+    request.fade_out_ms = args.fade_out_ms;
+    request.check().map_err(refused)?;
+
+    // Held until the end: the demo's weights may be mapped from it.
+    let demo = match source {
+        Source::Demo => Some(DemoCheckpoint::create()?),
+        Source::Given { .. } => None,
+    };
+    let (model, codec) = match (&source, &demo) {
+        (Source::Given { model, codec }, _) => (
+            weights::open(model, global.quiet)?,
+            weights::open(codec, global.quiet)?,
+        ),
+        (Source::Demo, demo) => {
+            let files = demo
+                .as_ref()
+                .ok_or_else(|| Failure::failed("the demo model was not written"))?;
+            output::note(
+                global.quiet,
+                "note: no weights given, so the built-in demo model speaks: random weights, noise. \
+                 For a voice give --model (ZONOS2) and --codec (DAC 44.1 kHz).",
+            );
+            (
+                weights::open(&files.model().to_string_lossy(), true)?,
+                weights::open(&files.codec().to_string_lossy(), true)?,
+            )
+        }
+    };
+    // The parameter file alone tells whether the request fits; weights come after.
+    let config = Zonos2Config::from_checkpoint(&model)?;
+    let plan = request.plan(&config).map_err(refused)?;
+    let tts = TtsBuilder::new(&device)
+        .codec_device(&codec_device)
+        .open(&model, &codec)?;
+    let loaded = began.elapsed();
+
+    if request.seed.is_none() && !request.greedy {
+        output::note(
+            global.quiet || global.json,
+            format_args!("seed {} (none was given)", plan.seed()),
+        );
+    }
+    let stepping = Stepping::begin();
+    let speech = speak(&tts, &plan, &target, global.quiet)?;
+    interrupt::check()?;
+    if let Target::File(path) = &target {
+        speech.waveform.save_wav(path)?;
+    }
+    if let Some(path) = &args.codes {
+        speech.codes.save_npy(path)?;
+    }
+    drop(stepping);
+
+    report(args, global, &tts, &plan, &speech, &target, loaded)?;
+    Ok(if speech.was_cut_short() {
+        ExitCode::from(CUT_SHORT)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Runs the plan, with a bar; to stdout the audio goes at once.
+fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech, Failure> {
+    let bar = FrameBar::new(
+        quiet,
+        "speaking",
+        plan.frame_bound() as u64,
+        tts.frame_seconds(),
+    );
+    let result = match target {
+        Target::File(_) => tts
+            .run(plan, &mut |frames| {
+                bar.at(frames as u64);
+                go_on()
+            })
+            .map_err(Failure::from),
+        Target::Stdout => stream(tts, plan, &bar),
+    };
+    bar.done();
+    match result {
+        // The caller that stopped it was us.
+        Err(_) if interrupt::requested() => Err(Failure::Interrupted),
+        other => other,
+    }
+}
+
+fn stream(tts: &Tts, plan: &Plan, bar: &FrameBar) -> Result<Speech, Failure> {
+    // Locked chunk by chunk: the bar's thread must never wait for a slow reader.
+    let mut wav = WavStream::new(io::stdout(), tts.sample_rate())?;
+    let mut broken = None;
+    let result = tts.run_streaming(plan, &mut |chunk| {
+        bar.at(chunk.frames as u64);
+        if let Err(error) = wav.push(chunk.samples) {
+            broken = Some(error);
+            return ControlFlow::Break(());
+        }
+        go_on()
+    });
+    if let Some(error) = broken {
+        return Err(stream_failure(error));
+    }
+    let speech = result?;
+    wav.finish().map_err(stream_failure)?;
+    Ok(speech)
+}
+
+fn stream_failure(error: WavError) -> Failure {
+    match error {
+        WavError::Stream(error) => stdout_failure(error),
+        other => other.into(),
+    }
+}
+
+fn go_on() -> ControlFlow<()> {
+    if interrupt::requested() {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
+/// A wrong request is the command line's fault; anything else is a failed run.
+pub fn refused(error: TtsError) -> Failure {
+    if error.is_request_error() {
+        Failure::usage(error.to_string())
+    } else {
+        error.into()
+    }
+}
+
+fn report(
+    args: &TtsArgs,
+    global: &GlobalArgs,
+    tts: &Tts,
+    plan: &Plan,
+    speech: &Speech,
+    target: &Target,
+    loaded: Duration,
+) -> Result<(), Failure> {
+    let seconds = speech.waveform.samples().len() as f64 / f64::from(tts.sample_rate());
+    if let Some(line) = ending(speech, plan) {
+        // Said even with --quiet: the exit code alone does not tell which of them it was.
+        output::note(false, line);
+    }
+    let rate = Rate::of(
+        speech.frames as u64,
+        speech.timings.total,
+        tts.frame_seconds(),
+    );
+    if global.json {
+        let value = json!({
+            "output": target.name(),
+            "codes": args.codes,
+            "demo": args.model.is_none(),
+            "model": args.model,
+            "seed": speech.seed,
+            "greedy": args.sampling.greedy,
+            "ended_by": speech.ended_by(),
+            "cut_short": speech.was_cut_short(),
+            "text_bytes": plan.text_bytes(),
+            "prompt_rows": speech.prompt_rows,
+            "generated_rows": speech.frames,
+            "frames": speech.codes.frames(),
+            "samples": speech.waveform.samples().len(),
+            "sample_rate": tts.sample_rate(),
+            "seconds": round(seconds),
+            "frames_per_s": round(rate.frames_per_s),
+            "real_time_factor": round(rate.real_time_factor),
+            "timings_s": {
+                "load": round(loaded.as_secs_f64()),
+                "first_audio": round(speech.timings.first_audio.as_secs_f64()),
+                "generate": round(speech.timings.generate.as_secs_f64()),
+                "total": round(speech.timings.total.as_secs_f64()),
+            },
+            "device": args.device.device,
+            "codec_device": args.codec_device.name(&args.device),
+        });
+        return match target {
+            // Stdout carries the audio.
+            Target::Stdout => {
+                output::note(false, &value);
+                Ok(())
+            }
+            Target::File(_) => output::print_json(&value),
+        };
+    }
+    output::note(
+        global.quiet,
+        format_args!(
+            "{}: {seconds:.2} s of audio in {:.2} s ({:.1} frames/s, real-time factor {:.2}), seed {}",
+            target.name(),
+            speech.timings.total.as_secs_f64(),
+            rate.frames_per_s,
+            rate.real_time_factor,
+            speech.seed
+        ),
+    );
+    Ok(())
+}
+
+/// What to say about an end that the model did not choose.
+fn ending(speech: &Speech, plan: &Plan) -> Option<String> {
+    let frames = speech.frames;
+    match speech.end {
+        EndReason::EndOfAudio | EndReason::Stopped => None,
+        EndReason::MaxFrames => Some(format!("note: stopped at --max-frames, {frames} frames")),
+        EndReason::FrameCap => Some(format!(
+            "warning: the model did not end the speech; it was cut at the length bound of {frames} frames for {} bytes of text (--frames-per-byte, --frame-floor)",
+            plan.text_bytes()
+        )),
+        EndReason::LoopBreaker => Some(format!(
+            "warning: the model repeated one frame without end; the speech was cut after {frames} frames (--loop-breaker)"
+        )),
+        EndReason::Context => Some(format!(
+            "warning: the model's context was full; the speech was cut after {frames} frames, so its end may be missing"
+        )),
+    }
+}
+
+/// Milliseconds, and enough digits of anything else, without a float's tail in the JSON.
+fn round(value: f64) -> Value {
+    json!((value * 1e4).round() / 1e4)
+}
+

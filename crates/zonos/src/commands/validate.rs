@@ -1,0 +1,93 @@
+//! `zonos validate`: every intermediate tensor of a forward pass, as files.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use burn::tensor::TensorData;
+use clap::Args;
+use serde_json::json;
+use zonos_audio::npy;
+use zonos_checkpoint::LoadOptions;
+use zonos_nn::Tap;
+use zonos2::{Zonos2, Zonos2Config};
+
+use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs};
+use crate::failure::{Failure, Outcome};
+use crate::{interrupt, output, rows, weights};
+
+/// Arguments of `zonos validate`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The rows go through the model at once, teacher-forced, and every tensor that it shows becomes
+OUTDIR/<key>.npy under the keys of the golden files: input_ids, embedding, emb_norm, layer.N.attn,
+layer.N.ffn, layer.N.out, layer.N.router_state, layer.N.router_prob, layer.N.expert, final_hidden,
+logits [rows, 9, 1026]. Floats are <f4, ids <i4.
+
+Example:
+  zonos prompt \"Hello, world.\" ids.npy --model zonos2
+  zonos validate ids.npy out --model zonos2 && ls out")]
+pub struct ValidateArgs {
+    /// Rows, [rows, 10] whole numbers: a prompt, or a prompt and generated rows.
+    #[arg(value_name = "IDS.npy")]
+    ids: PathBuf,
+    /// Folder to write into; created when it does not exist.
+    #[arg(value_name = "OUTDIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    voice: VoiceArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
+    let device = args.device.open()?;
+    output::check_folder_or_parent(&args.out)?;
+    let speaker = args.voice.load()?;
+    let checkpoint = weights::open(&args.model.model, global.quiet)?;
+    let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    let sequence = rows::read_rows(&args.ids, &config, speaker.as_ref())?;
+    let (model, _) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+
+    let mut tap = Tap::on();
+    model.forward(&[sequence], &mut tap)?;
+    let records = tap.into_records();
+    if records.is_empty() {
+        return Err(Failure::failed("the model showed no tensor"));
+    }
+    // Everything is in memory before the first file is written: an interrupt until here leaves none.
+    interrupt::check()?;
+    let _stepping = interrupt::Stepping::begin();
+    output::make_folder(&args.out)?;
+    let mut written = Vec::with_capacity(records.len());
+    for (name, data) in records {
+        let shape: Vec<usize> = data.shape.iter().copied().collect();
+        let path = args.out.join(format!("{name}.npy"));
+        write(&path, &shape, data)?;
+        written.push(json!({ "name": name, "shape": shape }));
+    }
+    if global.json {
+        output::print_json(&json!({ "output": args.out, "tensors": written }))?;
+    } else {
+        output::note(
+            global.quiet,
+            format_args!("{}: {} tensors", args.out.display(), written.len()),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(path: &std::path::Path, shape: &[usize], data: TensorData) -> anyhow::Result<()> {
+    let failed = || format!("cannot convert the tensor for {}", path.display());
+    if data.dtype.is_float() {
+        let values: Vec<f32> = data.convert::<f32>().to_vec().ok().with_context(failed)?;
+        npy::write_f32(path, shape, &values)?;
+    } else {
+        let values: Vec<i32> = data.convert::<i32>().to_vec().ok().with_context(failed)?;
+        npy::write_i32(path, shape, &values)?;
+    }
+    Ok(())
+}

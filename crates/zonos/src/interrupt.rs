@@ -1,0 +1,56 @@
+//! Ctrl-C: stop at the next safe point, and leave no half-written file.
+//!
+//! Commands that work in steps (frames, blocks) ask [`requested`] between steps and return
+//! [`Failure::Interrupted`]. Elsewhere, as while weights load, the signal handler removes unfinished
+//! files and ends the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::failure::Failure;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static STEPPING: AtomicBool = AtomicBool::new(false);
+
+/// Installs the handler for Ctrl-C, SIGTERM and SIGHUP.
+pub fn install() {
+    // Only fails when a handler is already there; then that one decides.
+    let _ = ctrlc::set_handler(|| {
+        let again = REQUESTED.swap(true, Ordering::SeqCst);
+        if again || !STEPPING.load(Ordering::SeqCst) {
+            zonos_audio::discard_unfinished();
+            std::process::exit(i32::from(Failure::Interrupted.announce()));
+        }
+    });
+}
+
+/// Whether the user asked to stop.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Stops here if the user asked to.
+pub fn check() -> Result<(), Failure> {
+    if requested() {
+        Err(Failure::Interrupted)
+    } else {
+        Ok(())
+    }
+}
+
+/// While this lives, the command asks [`requested`] by itself and the first Ctrl-C only sets it.
+/// The second one still ends the process at once.
+pub struct Stepping(());
+
+impl Stepping {
+    /// Begins a stretch of work that polls.
+    pub fn begin() -> Self {
+        STEPPING.store(true, Ordering::SeqCst);
+        Self(())
+    }
+}
+
+impl Drop for Stepping {
+    fn drop(&mut self) {
+        STEPPING.store(false, Ordering::SeqCst);
+    }
+}
