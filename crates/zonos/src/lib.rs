@@ -1,1 +1,83 @@
-//! Facade of zonos-burn and the zonos command.
+//! Text to speech with ZONOS2 and DAC, in Rust on Burn.
+//!
+//! This crate is the front door: it re-exports the types that a program needs, from the crates that
+//! hold them. The `zonos` command is built on the same ones.
+//!
+//! # From text to a WAV file
+//!
+//! ```
+//! use zonos::{Device, SpeechRequest, Tts};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("hello.wav");
+//! // Random weights that speak noise; `Tts::load(model, codec, &device)` opens real ones.
+//! let tts = Tts::demo(&Device::flex())?;
+//! let request = SpeechRequest {
+//!     seed: Some(1),
+//!     max_frames: Some(30),
+//!     ..SpeechRequest::new("Hello, world.")
+//! };
+//! let speech = tts.speak(&request)?;
+//! speech.waveform.save_wav(&path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The backbone alone
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use zonos::{Device, GenerateOptions, Sequence, SpeechRequest, Zonos2};
+//! # let demo = zonos::demo::DemoCheckpoint::create()?;
+//!
+//! let model = Zonos2::load(demo.model(), &Device::flex())?;
+//! let prompt = SpeechRequest::new("Hello.").prompt(model.config())?;
+//! let options = GenerateOptions {
+//!     greedy: true,
+//!     max_frames: 8,
+//!     ..GenerateOptions::default()
+//! };
+//! let done = model.generate(&[Sequence::from_prompt(&prompt)], &[options], &mut |_| {
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert_eq!(done[0].frames.codebooks(), 9);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The codec alone
+//!
+//! ```
+//! use zonos::{Codes, Dac, Device};
+//! # let demo = zonos::demo::DemoCheckpoint::create()?;
+//!
+//! let codec = Dac::load(demo.codec(), &Device::flex())?;
+//! let codes = Codes::new(4, 9, vec![17; 4 * 9])?;
+//! let waveform = codec.decode(&codes)?;
+//! assert_eq!(waveform.len(), 4 * 512);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A checkpoint
+//!
+//! ```
+//! use zonos::{Checkpoint, ModelKind};
+//! # let demo = zonos::demo::DemoCheckpoint::create()?;
+//!
+//! let checkpoint = Checkpoint::open(demo.model())?;
+//! assert_eq!(checkpoint.model_kind(), ModelKind::Zonos2);
+//! let head = checkpoint.info("multi_output.weight").expect("the output head");
+//! assert_eq!(head.shape, [9 * 1026, 64]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use burn::tensor::Device;
+pub use zonos_audio::{Codes, WavStream, Waveform};
+pub use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, ModelKind};
+pub use zonos_dac::{Dac, DacStream};
+pub use zonos_kernels::{device::available_devices, parse_device};
+pub use zonos_nn::Tap;
+pub use zonos_tts::{
+    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, SpeakerVector, SpeakingRate, Speech,
+    SpeechRequest, Tts, TtsBuilder, TtsError, demo,
+};
+pub use zonos2::{GenerateOptions, Prompt, Sequence, Zonos2, Zonos2Config};
+

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail, ensure};
-use zonos_audio::npy::{self, Array};
+use anyhow::{bail, ensure};
+use zonos_audio::npy;
 use zonos_tts::SpeakerVector;
 use zonos2::{Sequence, Zonos2Config};
 
@@ -16,27 +16,27 @@ pub fn read_rows(
 ) -> anyhow::Result<Sequence> {
     let array = npy::read(path)?;
     let width = config.row_width();
-    let [rows, columns] = array.shape() else {
-        bail!(
-            "{}: expected prompt rows of shape [rows, {width}], found {:?}",
-            path.display(),
-            array.shape()
-        );
+    let &[rows, columns] = array.shape() else {
+        bail!(array.shape_error(format_args!("prompt rows, [rows, {width}]")));
     };
+    if columns != width {
+        bail!(array.shape_error(format_args!(
+            "[rows, {width}] ({} codebooks and the text id)",
+            config.n_codebooks
+        )));
+    }
     ensure!(
-        *columns == width,
-        "{}: expected {width} columns ({} codebooks and the text id), found {columns}",
-        path.display(),
-        config.n_codebooks
+        rows > 0,
+        "{}: no rows; a prompt has at least one",
+        path.display()
     );
-    ensure!(*rows > 0, "{}: no rows; a prompt has at least one", path.display());
     ensure!(
-        *rows <= config.max_seqlen,
+        rows <= config.max_seqlen,
         "{}: {rows} rows, and the model has {} positions",
         path.display(),
         config.max_seqlen
     );
-    let ids = integers(&array).with_context(|| path.display().to_string())?;
+    let ids = array.to_i32()?;
     for (at, &id) in ids.iter().enumerate() {
         let (row, column) = (at / width, at % width);
         let (most, what) = if column + 1 == width {
@@ -45,12 +45,11 @@ pub fn read_rows(
             (config.audio_pad_id, "audio")
         };
         ensure!(
-            (0..=most as i64).contains(&id),
+            (0..=most as i32).contains(&id),
             "{}: row {row}, column {column}: {what} id {id} is outside 0..={most}",
             path.display()
         );
     }
-    let ids = ids.into_iter().map(|id| id as i32).collect();
     let speaker = speaker.map(|s| (s.vector.clone(), s.position));
     Ok(Sequence::new(config, ids, speaker)?)
 }
@@ -58,25 +57,12 @@ pub fn read_rows(
 /// Reads a speaker vector: `[D]` or `[1, D]`, any float width.
 pub fn read_speaker(path: &Path, position: usize) -> anyhow::Result<SpeakerVector> {
     let array = npy::read(path)?;
-    ensure!(
-        matches!(array.shape(), [_] | [1, _]),
-        "{}: expected a speaker vector of shape [D] or [1, D], found {:?}",
-        path.display(),
-        array.shape()
-    );
-    let vector = array
-        .to_f32()
-        .ok_or_else(|| anyhow!("{}: expected floating-point numbers", path.display()))?;
+    if !matches!(array.shape(), [_] | [1, _]) {
+        bail!(array.shape_error("a speaker vector, [D] or [1, D]"));
+    }
+    let vector = array.to_f32();
     if let Some(at) = vector.iter().position(|v| !v.is_finite()) {
-        bail!(
-            "{}: value {at} is {}; a speaker vector is finite",
-            path.display(),
-            vector[at]
-        );
+        bail!(array.element_error(at, vector[at], "a finite number"));
     }
     Ok(SpeakerVector { vector, position })
-}
-
-fn integers(array: &Array) -> anyhow::Result<Vec<i64>> {
-    array.to_i64().ok_or_else(|| anyhow!("expected whole numbers"))
 }
