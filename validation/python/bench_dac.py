@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""The PyTorch side of `cargo xtask bench --component dac`: decodes on demand and says how long it took.
+
+Loads folded weights (`X.weight`, `X.bias`, `X.alpha`; the layout of folded.safetensors) and runs the
+decoder with torch.nn.functional, the arithmetic of the original without its weight-norm hooks. Then it reads one
+command a line from standard input:
+
+    decode FRAMES     decode FRAMES random latent frames once; answers `SECONDS`
+    matmul N          one N x N x N float32 product; answers `SECONDS`
+    quit
+"""
+import argparse
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+
+class Decoder:
+    def __init__(self, path, rates):
+        self.w, self.rates = load_file(path), rates
+        self.width = self.w["decoder.model.0.weight"].shape[1]
+
+    def conv(self, name, x, **kw):
+        return F.conv1d(x, self.w[name + ".weight"], self.w[name + ".bias"], **kw)
+
+    def snake(self, name, x):
+        a = self.w[name + ".alpha"]
+        return x + (a + 1e-9).reciprocal() * torch.sin(a * x).pow(2)
+
+    def __call__(self, z):
+        x = self.conv("decoder.model.0", z, padding=3)
+        for i, stride in enumerate(self.rates, 1):
+            at = f"decoder.model.{i}.block"
+            x = F.conv_transpose1d(self.snake(f"{at}.0", x), self.w[f"{at}.1.weight"], self.w[f"{at}.1.bias"],
+                                   stride=stride, padding=(stride + 1) // 2)
+            for unit, dilation in zip((2, 3, 4), (1, 3, 9)):
+                u = f"{at}.{unit}.block"
+                y = self.conv(f"{u}.1", self.snake(f"{u}.0", x), dilation=dilation, padding=3 * dilation)
+                x = x + self.conv(f"{u}.3", self.snake(f"{u}.2", y))
+        last = len(self.rates) + 1
+        x = self.conv(f"decoder.model.{last + 1}", self.snake(f"decoder.model.{last}", x), padding=3)
+        return torch.tanh(x)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--weights", required=True, help="folded.safetensors")
+    ap.add_argument("--rates", required=True, type=lambda s: [int(x) for x in s.split(",")], help="decoder rates, as in 8,8,4,2")
+    ap.add_argument("--threads", type=int, default=1)
+    a = ap.parse_args()
+    torch.set_num_threads(a.threads)
+    decoder = Decoder(a.weights, a.rates)
+    latents = {}
+    print(f"ready torch {torch.__version__} threads {torch.get_num_threads()}", flush=True)
+    with torch.inference_mode():
+        for line in sys.stdin:
+            word, *rest = line.split()
+            if word == "quit":
+                break
+            n = int(rest[0])
+            if word == "decode":
+                if n not in latents:
+                    latents[n] = torch.randn(1, decoder.width, n)
+                run = lambda: decoder(latents[n])
+            else:
+                a_, b_ = torch.randn(n, n), torch.randn(n, n)
+                run = lambda: a_ @ b_
+            start = time.perf_counter()
+            run()
+            print(f"{time.perf_counter() - start:.6f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
