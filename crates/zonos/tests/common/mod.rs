@@ -1,0 +1,211 @@
+//! What the tests of the command share: running it, folders, and checkpoints with a fault.
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The command, without settings of the environment it runs in.
+pub fn zonos() -> Command {
+    let mut command = Command::cargo_bin("zonos").expect("the binary is built with the tests");
+    for name in [
+        "ZONOS_MODEL",
+        "ZONOS_CODEC",
+        "ZONOS_DEVICE",
+        "ZONOS_CODEC_DEVICE",
+        "ZONOS_SEED",
+        "ZONOS_THREADS",
+        "HF_HOME",
+        "HF_HUB_CACHE",
+        "HF_TOKEN",
+        "HF_ENDPOINT",
+    ] {
+        command.env_remove(name);
+    }
+    command.env("HF_HUB_OFFLINE", "1");
+    command.timeout(std::time::Duration::from_secs(120));
+    command
+}
+
+/// A folder with a demo model in `model`, for one test.
+pub struct Work {
+    dir: TempDir,
+}
+
+impl Work {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        zonos_tts::demo::write_demo_checkpoint(dir.path().join("model")).expect("the demo model");
+        Self { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The path as an argument.
+    pub fn arg(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    pub fn model(&self) -> String {
+        self.arg("model")
+    }
+
+    pub fn codec(&self) -> String {
+        self.arg("model/codec/weights.pth")
+    }
+
+    /// Everything in the folder, to see that a refused command leaves it as it was.
+    pub fn entries(&self) -> BTreeSet<PathBuf> {
+        fn walk(dir: &Path, found: &mut BTreeSet<PathBuf>) {
+            for entry in fs::read_dir(dir).expect("a readable folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    walk(&path, found);
+                }
+                found.insert(path);
+            }
+        }
+        let mut found = BTreeSet::new();
+        walk(self.dir.path(), &mut found);
+        found
+    }
+
+    /// Runs the command and checks that it refuses: the exit code, one line of error that holds
+    /// every needle, and no file more than before.
+    pub fn refuses(&self, code: i32, needles: &[&str], arguments: &[&str]) -> String {
+        self.refuses_with(zonos().args(arguments), code, needles)
+    }
+
+    pub fn refuses_with(&self, command: &mut Command, code: i32, needles: &[&str]) -> String {
+        let before = self.entries();
+        let output = command.output().expect("the command runs");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{command:?}\n{stderr}");
+        let errors: Vec<&str> = stderr.lines().filter(|l| l.starts_with("error:")).collect();
+        assert_eq!(errors.len(), 1, "one line of error expected: {command:?}\n{stderr}");
+        for needle in needles {
+            assert!(
+                stderr.contains(needle),
+                "'{needle}' is missing: {command:?}\n{stderr}"
+            );
+        }
+        for word in ["panicked", "internal error", "backtrace"] {
+            assert!(!stderr.contains(word), "{command:?}\n{stderr}");
+        }
+        assert_eq!(self.entries(), before, "files were left behind: {command:?}");
+        stderr
+    }
+}
+
+/// Runs the command and checks its exit code.
+pub fn run(code: i32, arguments: &[&str]) -> Output {
+    let output = zonos().args(arguments).output().expect("the command runs");
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{arguments:?}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Runs the command with `--json` and reads what it prints.
+pub fn run_json(code: i32, arguments: &[&str]) -> Value {
+    let mut with_json = arguments.to_vec();
+    with_json.push("--json");
+    let output = run(code, &with_json);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!(
+            "{error}: {arguments:?}\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        )
+    })
+}
+
+/// The samples of a 16-bit mono WAV file with a 44-byte header, and the sample rate.
+pub fn wav(bytes: &[u8]) -> (Vec<i16>, u32) {
+    assert_eq!((&bytes[..4], &bytes[8..16]), (&b"RIFF"[..], &b"WAVEfmt "[..]));
+    assert_eq!(&bytes[36..40], b"data");
+    let rate = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
+    let samples = bytes[44..].as_chunks::<2>().0;
+    (samples.iter().map(|b| i16::from_le_bytes(*b)).collect(), rate)
+}
+
+/// A tensor of a safetensors file: dtype, shape, bytes.
+pub fn tensor(path: &Path, name: &str) -> (String, Vec<usize>, Vec<u8>) {
+    let bytes = fs::read(path).expect("a safetensors file");
+    let (header, start) = header(&bytes);
+    let info = &header[name];
+    let at = |i: usize| info["data_offsets"][i].as_u64().expect("an offset") as usize + start;
+    let shape = info["shape"].as_array().expect("a shape");
+    (
+        info["dtype"].as_str().expect("a dtype").to_owned(),
+        shape.iter().map(|d| d.as_u64().expect("a size") as usize).collect(),
+        bytes[at(0)..at(1)].to_vec(),
+    )
+}
+
+/// Changes the bytes of a tensor in a safetensors file.
+pub fn edit_tensor(path: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
+    let mut bytes = fs::read(path).expect("a safetensors file");
+    let (header, start) = header(&bytes);
+    let offsets = header[name]["data_offsets"].clone();
+    let at = |i: usize| offsets[i].as_u64().expect("an offset") as usize + start;
+    edit(&mut bytes[at(0)..at(1)]);
+    fs::write(path, bytes).expect("a writable file");
+}
+
+/// Changes the header of a safetensors file; offsets stay valid.
+pub fn edit_header(path: &Path, edit: impl FnOnce(&mut Value)) {
+    let bytes = fs::read(path).expect("a safetensors file");
+    let (mut header, start) = header(&bytes);
+    edit(&mut header);
+    let mut text = header.to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut out = (text.len() as u64).to_le_bytes().to_vec();
+    out.extend(text);
+    out.extend(&bytes[start..]);
+    fs::write(path, out).expect("a writable file");
+}
+
+fn header(bytes: &[u8]) -> (Value, usize) {
+    let size = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header = serde_json::from_slice(&bytes[8..8 + size]).expect("a header");
+    (header, 8 + size)
+}
+
+/// Makes the end of audio unreachable: its logit is always 0, far below the best one's.
+pub fn never_end(model: &Path) {
+    const CODEBOOKS: usize = 9;
+    const VOCABULARY: usize = 1026;
+    const END: usize = 1024;
+    edit_tensor(&model.join("model.safetensors"), "multi_output.weight", |bytes| {
+        let row = bytes.len() / (CODEBOOKS * VOCABULARY);
+        for c in 0..CODEBOOKS {
+            let at = (c * VOCABULARY + END) * row;
+            bytes[at..at + row].fill(0);
+        }
+    });
+}
+
+/// The repository's fixtures.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures")
+}
+
+/// Little-endian 32-bit integers.
+pub fn i32s(bytes: &[u8]) -> Vec<i32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+}
+
+/// Little-endian 32-bit floats.
+pub fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
