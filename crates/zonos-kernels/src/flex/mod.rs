@@ -1,4 +1,20 @@
 //! CPU kernels for Burn's Flex backend.
 
+// Kernels are the one place with `unsafe`: SIMD intrinsics and unchecked pointers, each block with
+// its argument and each kernel with a property test against `portable`.
+#![allow(unsafe_code)]
+
+mod attention;
 mod backend;
+mod conv;
+mod conv_ops;
+#[cfg(test)]
+mod conv_tests;
+mod conv_transposed;
+mod linear;
+#[cfg(test)]
+mod linear_tests;
+mod rows;
 pub(crate) mod simd;
+mod snake;
+mod weights;

@@ -1,0 +1,364 @@
+//! Stride-1 convolution with Snake fused into the pass that reads its input.
+//!
+//! The work is cut in items, each a range of time and of output channels. An item copies its input,
+//! halo included, to a scratch buffer that stays in the second-level cache, applying Snake on the way
+//! and writing zeros where the signal has ended; then small blocks of output channels by vectors of
+//! time accumulate over input channels and taps, weights read where the checkpoint put them.
+//!
+//! Every output is the sum `bias + w[o,0,0] x + w[o,0,1] x + ...` in that order, one fused
+//! multiply-add a term, and the residual last: how the work is cut does not show in the bits.
+
+use std::cell::RefCell;
+
+use rayon::prelude::*;
+
+use super::rows::{Rows, SharedOutput};
+use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::snake::snake_row;
+
+/// Input channels that an item keeps in its scratch buffer at a time.
+const CHANNEL_BLOCK: usize = 128;
+
+/// Scratch size aimed at, in values: half of a 512 KB cache.
+pub(super) const SCRATCH: usize = 64 * 1024;
+
+/// Multiply-adds below which a convolution stays on the calling thread.
+pub(super) const PARALLEL_FROM: usize = 1 << 18;
+
+/// A convolution, all its operands in place.
+#[derive(Clone, Copy)]
+pub(super) struct Conv<'a> {
+    /// `[batch, in, time]`.
+    pub(super) x: Rows<'a>,
+    /// Snake's `[in]`, where it is wanted.
+    pub(super) alpha: Option<&'a [f32]>,
+    /// `[out, in, taps]`.
+    pub(super) weight: &'a [f32],
+    /// `[out]`.
+    pub(super) bias: &'a [f32],
+    /// `[batch, out, out_time]`.
+    pub(super) residual: Option<Rows<'a>>,
+    pub(super) taps: usize,
+    pub(super) dilation: usize,
+    /// Zeros before and after the activated input.
+    pub(super) padding: (usize, usize),
+}
+
+impl Conv<'_> {
+    fn halo(&self) -> usize {
+        self.dilation * (self.taps - 1)
+    }
+
+    pub(super) fn out_time(&self) -> usize {
+        (self.x.time + self.padding.0 + self.padding.1).saturating_sub(self.halo())
+    }
+
+    /// Runs the convolution: `[batch, out, out_time]`.
+    pub(super) fn run(&self, isa: Isa) -> Vec<f32> {
+        let (out, time) = (self.bias.len(), self.out_time());
+        assert_eq!(self.weight.len(), out * self.x.channels * self.taps);
+        assert!(self.alpha.is_none_or(|alpha| alpha.len() == self.x.channels));
+        assert!(self.residual.is_none_or(|r| {
+            (r.batch, r.channels, r.time) == (self.x.batch, out, time)
+        }));
+        let mut y = SharedOutput::new(self.x.batch, out, time);
+        let (times, channels) = self.cut(out, time);
+        let item = |index: usize| {
+            let (rest, o) = (index / channels.pieces, index % channels.pieces);
+            let (batch, t) = (rest / times.pieces, rest % times.pieces);
+            // Channel ranges are cut at multiples of the register block.
+            dispatch_on(
+                isa,
+                Item { conv: *self, y: &y, batch, time: times.range(t), out: channels.range(o) },
+            );
+        };
+        let items = self.x.batch * times.pieces * channels.pieces;
+        if self.x.batch * out * self.x.channels * self.taps * time < PARALLEL_FROM {
+            (0..items).for_each(item);
+        } else {
+            (0..items).into_par_iter().with_max_len(1).for_each(item);
+        }
+        // SAFETY: the items cover every position of every channel of every batch entry, and each
+        // writes its whole range.
+        unsafe { y.take() }
+    }
+
+    /// How time and output channels are cut.
+    fn cut(&self, out: usize, time: usize) -> (Cut, Cut) {
+        let block = self.x.channels.min(CHANNEL_BLOCK);
+        let longest = (SCRATCH / block).saturating_sub(self.halo()).max(64);
+        let times = Cut::at_most(time, longest, 16);
+        // Enough items that a thread which starts late, or is interrupted, costs little; but an item
+        // copies its input anew, so channels are cut only where there is work enough to pay for it.
+        let wanted = (4 * rayon::current_num_threads()).div_ceil(self.x.batch * times.pieces.max(1));
+        let channels = Cut::at_most(out, out.div_ceil(wanted).max(48), 12);
+        (times, channels)
+    }
+}
+
+/// `len` cut in equal pieces whose borders are multiples of `grain`.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    len: usize,
+    piece: usize,
+    pub(super) pieces: usize,
+}
+
+impl Cut {
+    pub(super) fn at_most(len: usize, longest: usize, grain: usize) -> Self {
+        let pieces = len.div_ceil(longest).max(1);
+        let piece = len.div_ceil(pieces).next_multiple_of(grain);
+        Self { len, piece, pieces: len.div_ceil(piece) }
+    }
+
+    pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
+        index * self.piece..((index + 1) * self.piece).min(self.len)
+    }
+}
+
+thread_local! {
+    /// The input copy, kept between items and calls.
+    static SCRATCH_BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lends this thread's scratch buffer, at least `len` values long, contents undefined.
+pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
+    SCRATCH_BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0.0);
+        }
+        f(&mut buffer[..len])
+    })
+}
+
+struct Item<'a> {
+    conv: Conv<'a>,
+    y: &'a SharedOutput,
+    batch: usize,
+    time: std::ops::Range<usize>,
+    out: std::ops::Range<usize>,
+}
+
+impl Kernel for Item<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let conv = &self.conv;
+        let (taps, halo, channels) = (conv.taps, conv.halo(), conv.x.channels);
+        let steps = (self.time.end - self.time.start).next_multiple_of(4 * S::LANES);
+        let width = steps + halo;
+        let block = channels.min(CHANNEL_BLOCK);
+        with_scratch(block * width, |scratch| {
+            for first in (0..channels).step_by(block) {
+                let last = (first + block).min(channels);
+                for c in first..last {
+                    let alpha = conv.alpha.map(|alpha| alpha[c]);
+                    let row = &mut scratch[(c - first) * width..][..width];
+                    let start = self.time.start as isize - conv.padding.0 as isize;
+                    // SAFETY: the instruction set is `S`'s.
+                    unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
+                }
+                let pass = Pass {
+                    item: &self,
+                    weight: &conv.weight[first * taps..],
+                    weight_stride: channels * taps,
+                    scratch,
+                    width,
+                    channels: last - first,
+                    first: first == 0,
+                    last: last == channels,
+                };
+                let mut o = self.out.start;
+                while o < self.out.end {
+                    let left = self.out.end - o;
+                    // SAFETY: the instruction set is `S`'s; `Pass` describes memory that it owns
+                    // or borrows, and rows `o..o + MR` exist.
+                    o += unsafe {
+                        if S::LANES == 16 && left >= 12 {
+                            pass.rows::<S, 12, 2>(o)
+                        } else if left >= 6 {
+                            pass.rows::<S, 6, 2>(o)
+                        } else if left >= 3 {
+                            pass.rows::<S, 3, 4>(o)
+                        } else if left == 2 {
+                            pass.rows::<S, 2, 4>(o)
+                        } else {
+                            pass.rows::<S, 1, 4>(o)
+                        }
+                    };
+                }
+            }
+        });
+    }
+}
+
+/// Copies positions `start..start + row.len()` of `x` to `row`, through Snake if `alpha` is given;
+/// zeros where the signal has not begun or has ended.
+///
+/// # Safety
+///
+/// The instruction set is `S`'s.
+#[inline(always)]
+pub(super) unsafe fn fill_row<S: Simd>(
+    row: &mut [f32],
+    x: &[f32],
+    start: isize,
+    alpha: Option<f32>,
+) {
+    let lead = start.min(0).unsigned_abs().min(row.len());
+    let from = start.max(0).unsigned_abs().min(x.len());
+    let len = (x.len() - from).min(row.len() - lead);
+    row[..lead].fill(0.0);
+    row[lead + len..].fill(0.0);
+    let (src, dst) = (&x[from..from + len], &mut row[lead..lead + len]);
+    match alpha {
+        // SAFETY: both slices hold `len` values and are distinct.
+        Some(alpha) => unsafe { snake_row::<S>(src.as_ptr(), dst.as_mut_ptr(), len, alpha) },
+        None => dst.copy_from_slice(src),
+    }
+}
+
+/// One block of input channels over one item.
+struct Pass<'a, 'b> {
+    item: &'b Item<'a>,
+    /// From the first channel of the block on.
+    weight: &'b [f32],
+    /// From one output channel to the next.
+    weight_stride: usize,
+    /// `[channels, width]`.
+    scratch: &'b [f32],
+    width: usize,
+    channels: usize,
+    /// Whether sums begin here, with the bias.
+    first: bool,
+    /// Whether sums end here, with the residual.
+    last: bool,
+}
+
+impl Pass<'_, '_> {
+    /// Adds the block's terms to output channels `o..o + MR`. Returns `MR`.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set is `S`'s, and the channels are the item's.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const MR: usize, const NR: usize>(&self, o: usize) -> usize {
+        let Item { conv, y, batch, time, .. } = self.item;
+        let step = NR * S::LANES;
+        let len = time.end - time.start;
+        let weight = self.weight[o * self.weight_stride..].as_ptr();
+        let mut at = 0;
+        while at < len {
+            let valid = (len - at).min(step);
+            let t = time.start + at;
+            // SAFETY: `scratch` rows hold `len` rounded up to four vectors plus the halo, so full
+            // vectors can be read at every tap; outputs beyond `valid` go through `edge`.
+            unsafe {
+                let mut acc: [[S::V; NR]; MR] = [[S::zero(); NR]; MR];
+                for (i, row) in acc.iter_mut().enumerate() {
+                    if self.first {
+                        *row = [S::splat(*conv.bias.get_unchecked(o + i)); NR];
+                    } else {
+                        *row = load_edge::<S, NR>(y.at(*batch, o + i, t), valid);
+                    }
+                }
+                accumulate::<S, MR, NR>(
+                    &mut acc,
+                    weight,
+                    self.weight_stride,
+                    self.scratch.as_ptr().add(at),
+                    self.width,
+                    self.channels,
+                    conv.taps,
+                    conv.dilation,
+                );
+                for (i, row) in acc.iter_mut().enumerate() {
+                    if let (true, Some(residual)) = (self.last, &conv.residual) {
+                        let r = residual.row(*batch, o + i)[t..].as_ptr();
+                        let r = load_edge::<S, NR>(r, valid);
+                        for j in 0..NR {
+                            row[j] = S::add(row[j], r[j]);
+                        }
+                    }
+                    store_edge::<S, NR>(y.at(*batch, o + i, t), row, valid);
+                }
+            }
+            at += step;
+        }
+        MR
+    }
+}
+
+/// Loads `NR` vectors of which `valid` values exist.
+#[inline(always)]
+unsafe fn load_edge<S: Simd, const NR: usize>(p: *const f32, valid: usize) -> [S::V; NR] {
+    // SAFETY: reads `valid` values at `p`, the rest from the buffer.
+    unsafe {
+        if valid == NR * S::LANES {
+            return std::array::from_fn(|j| S::load(p.add(j * S::LANES)));
+        }
+        let mut buffer = [0.0f32; 64];
+        std::ptr::copy_nonoverlapping(p, buffer.as_mut_ptr(), valid);
+        std::array::from_fn(|j| S::load(buffer.as_ptr().add(j * S::LANES)))
+    }
+}
+
+/// Stores the first `valid` values of `NR` vectors.
+#[inline(always)]
+unsafe fn store_edge<S: Simd, const NR: usize>(p: *mut f32, v: &[S::V; NR], valid: usize) {
+    // SAFETY: writes `valid` values at `p`.
+    unsafe {
+        if valid == NR * S::LANES {
+            for j in 0..NR {
+                S::store(p.add(j * S::LANES), v[j]);
+            }
+            return;
+        }
+        let mut buffer = [0.0f32; 64];
+        for j in 0..NR {
+            S::store(buffer.as_mut_ptr().add(j * S::LANES), v[j]);
+        }
+        std::ptr::copy_nonoverlapping(buffer.as_ptr(), p, valid);
+    }
+}
+
+/// `acc[i][t] += sum over c, k of w[i][c, k] x[c, t + k dilation]`, in that order.
+///
+/// # Safety
+///
+/// The instruction set is `S`'s; `MR` rows of `channels * taps` weights, `stride` apart, and
+/// `channels` rows of inputs, `width` apart, are readable over the vectors and taps used.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn accumulate<S: Simd, const MR: usize, const NR: usize>(
+    acc: &mut [[S::V; NR]; MR],
+    weight: *const f32,
+    stride: usize,
+    x: *const f32,
+    width: usize,
+    channels: usize,
+    taps: usize,
+    dilation: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = *acc;
+        let mut w: [*const f32; MR] = std::array::from_fn(|i| weight.add(i * stride));
+        for c in 0..channels {
+            let mut p = x.add(c * width);
+            for _ in 0..taps {
+                let v: [S::V; NR] = std::array::from_fn(|j| S::load(p.add(j * S::LANES)));
+                for i in 0..MR {
+                    let factor = S::splat(*w[i]);
+                    for j in 0..NR {
+                        sums[i][j] = S::fma(factor, v[j], sums[i][j]);
+                    }
+                    w[i] = w[i].add(1);
+                }
+                p = p.add(dilation);
+            }
+        }
+        *acc = sums;
+    }
+}

@@ -1,0 +1,232 @@
+//! The convolution kernels against the portable implementation, on every instruction set at hand.
+
+use burn::backend::Flex;
+use burn::tensor::TensorData;
+use burn_flex::FlexTensor;
+use proptest::prelude::*;
+
+use super::conv::Conv;
+use super::conv_transposed::ConvTransposed;
+use super::rows::Rows;
+use super::simd::Isa;
+use crate::portable;
+
+/// Values in [-1, 1) that depend on `seed` and position alone.
+fn values(seed: u64, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn tensor<const D: usize>(values: &[f32], shape: [usize; D]) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values.to_vec(), shape))
+}
+
+fn host(tensor: FlexTensor) -> Vec<f32> {
+    tensor.into_data().to_vec().expect("f32 tensor")
+}
+
+/// Largest difference, and the bound it must keep: sums of `terms` products of values below 2.
+fn assert_close(isa: Isa, ours: &[f32], portable: &[f32], terms: usize) {
+    assert_eq!(ours.len(), portable.len());
+    let bound = 3e-7 * (terms as f32).sqrt().max(1.0) * 4.0;
+    for (i, (a, b)) in ours.iter().zip(portable).enumerate() {
+        assert!((a - b).abs() <= bound, "{isa:?}: value {i}: {a} against {b}, bound {bound}");
+    }
+}
+
+/// Channels' alphas, with the awkward ones first.
+fn alphas(seed: u64, channels: usize) -> Vec<f32> {
+    let mut alphas: Vec<f32> = values(seed, channels).iter().map(|u| 1.0 + 0.5 * u).collect();
+    for (alpha, awkward) in alphas.iter_mut().zip([0.0, 1e-4, -0.7, 6.0]) {
+        *alpha = awkward;
+    }
+    alphas
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn convolution_equals_the_portable_one(
+        batch in 1usize..3,
+        channels in prop_oneof![1usize..20, 125usize..140],
+        out in prop_oneof![1usize..30, 45usize..70],
+        time in 1usize..150,
+        taps in prop_oneof![Just(1usize), Just(2), Just(3), Just(7)],
+        dilation in 1usize..10,
+        padding in (0usize..30, 0usize..30),
+        snake in any::<bool>(),
+        residual in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        prop_assume!(time + padding.0 + padding.1 > dilation * (taps - 1));
+        let out_time = time + padding.0 + padding.1 - dilation * (taps - 1);
+        let x = values(seed, batch * channels * time);
+        let scale = 1.0 / ((channels * taps) as f32).sqrt();
+        let w: Vec<f32> = values(seed ^ 1, out * channels * taps).iter().map(|w| w * scale).collect();
+        let b = values(seed ^ 2, out);
+        let r = values(seed ^ 3, batch * out * out_time);
+        let alpha = alphas(seed ^ 4, channels);
+        let expected = host(portable::snake_conv1d::<Flex>(
+            tensor(&x, [batch, channels, time]),
+            snake.then(|| tensor(&alpha, [channels])),
+            tensor(&w, [out, channels, taps]),
+            tensor(&b, [out]),
+            residual.then(|| tensor(&r, [batch, out, out_time])),
+            dilation,
+            padding,
+        ));
+        for isa in Isa::available() {
+            let conv = Conv {
+                x: Rows::dense(&x, batch, channels, time),
+                alpha: snake.then_some(&alpha[..]),
+                weight: &w,
+                bias: &b,
+                residual: residual.then(|| Rows::dense(&r, batch, out, out_time)),
+                taps,
+                dilation,
+                padding,
+            };
+            assert_close(isa, &conv.run(isa), &expected, channels * taps);
+        }
+    }
+
+    #[test]
+    fn transposed_convolution_equals_the_portable_one(
+        batch in 1usize..3,
+        channels in prop_oneof![1usize..20, 125usize..140],
+        out in prop_oneof![1usize..12, 30usize..40],
+        time in 1usize..120,
+        stride in 1usize..10,
+        trims in (0usize..10, 0usize..10),
+        snake in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let trim = (trims.0.min(stride), trims.1.min(stride));
+        prop_assume!((time + 1) * stride > trim.0 + trim.1);
+        let x = values(seed, batch * channels * time);
+        let scale = 1.0 / (channels as f32).sqrt();
+        let w: Vec<f32> =
+            values(seed ^ 1, channels * out * 2 * stride).iter().map(|w| w * scale).collect();
+        let b = values(seed ^ 2, out);
+        let alpha = alphas(seed ^ 4, channels);
+        let expected = host(portable::snake_conv_transpose1d::<Flex>(
+            tensor(&x, [batch, channels, time]),
+            snake.then(|| tensor(&alpha, [channels])),
+            tensor(&w, [channels, out, 2 * stride]),
+            tensor(&b, [out]),
+            stride,
+            trim,
+        ));
+        for isa in Isa::available() {
+            let conv = ConvTransposed {
+                x: Rows::dense(&x, batch, channels, time),
+                alpha: snake.then_some(&alpha[..]),
+                weight: &w,
+                bias: &b,
+                stride,
+                trim,
+            };
+            assert_close(isa, &conv.run(isa), &expected, channels * 2);
+        }
+    }
+
+    /// However a signal is cut, the outputs that see only real input have the same bits.
+    #[test]
+    fn bits_do_not_depend_on_the_cut(
+        time in 40usize..400,
+        start in 0usize..20,
+        len in 20usize..200,
+        seed in any::<u64>(),
+    ) {
+        let (channels, out, taps, dilation, stride) = (130, 20, 7, 2, 3);
+        let x = values(seed, channels * time);
+        let w = values(seed ^ 1, out * channels * taps);
+        let w_up = values(seed ^ 1, out * channels * 2 * stride);
+        let (b, alpha) = (values(seed ^ 2, out), alphas(seed ^ 3, channels));
+        let end = (start + len).min(time);
+        let rows = Rows::dense(&x, 1, channels, time);
+        let part: Vec<f32> =
+            (0..channels).flat_map(|c| rows.row(0, c)[start..end].to_vec()).collect();
+        let part = Rows::dense(&part, 1, channels, end - start);
+        for isa in Isa::available() {
+            let conv = |x, padding| Conv {
+                x, alpha: Some(&alpha), weight: &w, bias: &b, residual: None, taps, dilation, padding,
+            };
+            let halo = dilation * (taps - 1);
+            if end - start > halo {
+                let (whole, cut) = (conv(rows, (0, 0)), conv(part, (0, 0)));
+                let (whole_time, cut_time) = (whole.out_time(), cut.out_time());
+                let (whole, cut) = (whole.run(isa), cut.run(isa));
+                for o in 0..out {
+                    let whole = &whole[o * whole_time + start..][..cut_time];
+                    prop_assert!(whole == &cut[o * cut_time..][..cut_time], "{:?}", isa);
+                }
+            }
+            let up = |x, trim| ConvTransposed {
+                x, alpha: Some(&alpha), weight: &w_up, bias: &b, stride, trim,
+            };
+            let (whole, cut) = (up(rows, (stride, stride)), up(part, (stride, stride)));
+            let (whole_time, cut_time) = (whole.out_time(), cut.out_time());
+            let (whole, cut) = (whole.run(isa), cut.run(isa));
+            for o in 0..out {
+                let whole = &whole[o * whole_time + start * stride..][..cut_time];
+                prop_assert!(whole == &cut[o * cut_time..][..cut_time], "{:?}", isa);
+            }
+        }
+    }
+}
+
+/// Says which instruction sets the other tests could not reach on this machine.
+#[test]
+fn instruction_sets_tried() {
+    let available = Isa::available();
+    assert!(available.contains(&Isa::Plain));
+    println!("kernels tested on: {available:?}");
+    #[cfg(target_arch = "x86_64")]
+    for isa in [Isa::Avx2, Isa::Avx512] {
+        if !available.contains(&isa) {
+            println!("not available here, so not tested: {isa:?}");
+        }
+    }
+}
+#[test]
+fn zz_speed() {
+    let isa = Isa::best();
+    for (c, t, taps, d) in [(768usize, 688usize, 7usize, 9usize), (768,688,7,1),(768,688,1,1), (384, 5504, 7, 9), (384, 5504, 7, 1), (384, 5504, 1, 1), (192, 22016, 7, 9), (192, 22016, 7, 1),(192, 22016, 1, 1), (96, 44032, 7, 9), (96, 44032, 7, 1), (96, 44032, 1, 1)] {
+        let x = values(1, c * t);
+        let w = values(2, c * c * taps);
+        let b = values(3, c);
+        let alpha = alphas(4, c);
+        let p = d * (taps - 1) / 2;
+        let conv = Conv { x: Rows::dense(&x, 1, c, t), alpha: Some(&alpha), weight: &w, bias: &b, residual: None, taps, dilation: d, padding: (p, p) };
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let s = std::time::Instant::now();
+            std::hint::black_box(conv.run(isa));
+            best = best.min(s.elapsed().as_secs_f64());
+        }
+        println!("conv c {c} t {t} k {taps} d {d}: {:.2} ms, {:.1} GFLOP/s", best * 1e3, 2.0 * (c * c * taps * t) as f64 / best / 1e9);
+    }
+    for (c, o, t, s) in [(1536usize, 768usize, 86usize, 8usize), (768, 384, 688, 8), (384, 192, 5504, 4), (192, 96, 22016, 2)] {
+        let x = values(1, c * t);
+        let w = values(2, c * o * 2 * s);
+        let b = values(3, o);
+        let alpha = alphas(4, c);
+        let conv = ConvTransposed { x: Rows::dense(&x, 1, c, t), alpha: Some(&alpha), weight: &w, bias: &b, stride: s, trim: (s / 2, s / 2) };
+        let mut best = f64::MAX;
+        for _ in 0..5 {
+            let st = std::time::Instant::now();
+            std::hint::black_box(conv.run(isa));
+            best = best.min(st.elapsed().as_secs_f64());
+        }
+        println!("convT c {c} o {o} t {t} s {s}: {:.2} ms, {:.1} GFLOP/s", best * 1e3, 2.0 * (c * o * 2 * s * t) as f64 / best / 1e9);
+    }
+}

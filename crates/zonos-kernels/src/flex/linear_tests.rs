@@ -1,0 +1,126 @@
+//! Flex linear, expert and attention kernels against the portable implementations.
+
+use burn::backend::Flex;
+use burn::tensor::{DType, TensorData};
+use burn_flex::FlexTensor;
+use proptest::prelude::*;
+
+use super::simd::Isa;
+use super::{attention, linear};
+use crate::portable;
+
+/// Deterministic values in [-1, 1).
+fn values(n: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..n)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
+    let n = shape.iter().product();
+    let data = TensorData::new(values(n, seed), shape);
+    FlexTensor::from_data(data.convert_dtype(dtype))
+}
+
+fn ids(values: Vec<i32>) -> FlexTensor {
+    let n = values.len();
+    FlexTensor::from_data(TensorData::new(values, [n]))
+}
+
+fn floats(x: FlexTensor) -> Vec<f32> {
+    x.into_data().try_into_vec().expect("f32")
+}
+
+/// Largest difference, relative to what a sum of `terms` products of values below 1 can round by.
+fn close(got: &[f32], expected: &[f32], terms: usize) -> Result<(), TestCaseError> {
+    prop_assert_eq!(got.len(), expected.len());
+    let tolerance = 1e-6 * (terms as f32).sqrt().max(1.0);
+    for (i, (a, b)) in got.iter().zip(expected).enumerate() {
+        prop_assert!((a - b).abs() <= tolerance, "element {}: {} against {}", i, a, b);
+    }
+    Ok(())
+}
+
+fn float_dtype() -> impl Strategy<Value = DType> {
+    prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::BF16)]
+}
+
+#[test]
+fn instruction_sets_that_this_processor_lacks_are_said() {
+    let here = Isa::available();
+    println!("kernels are tested on {here:?}; others do not run on this processor");
+    assert!(here.contains(&Isa::Plain));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn linear_equals_portable(
+        n in 1usize..40, out in 1usize..150, inner in 1usize..200, dtype in float_dtype(), seed in any::<u64>(),
+    ) {
+        let x = tensor([n, inner], seed, DType::F32);
+        let w = tensor([out, inner], seed ^ 1, dtype);
+        let expected = floats(portable::linear::<Flex>(x.clone(), w.clone()));
+        for isa in Isa::available() {
+            close(&floats(linear::linear(isa, x.clone(), w.clone())), &expected, inner)?;
+        }
+    }
+
+    #[test]
+    fn a_batch_gives_the_bits_of_its_rows(
+        n in 2usize..15, out in 1usize..100, inner in 1usize..200, dtype in float_dtype(), seed in any::<u64>(),
+    ) {
+        let x = tensor([n, inner], seed, DType::F32);
+        let w = tensor([out, inner], seed ^ 1, dtype);
+        for isa in Isa::available() {
+            let batch = floats(linear::linear(isa, x.clone(), w.clone()));
+            for (row, y) in floats(x.clone()).chunks(inner).zip(batch.chunks(out)) {
+                let alone = FlexTensor::from_data(TensorData::new(row.to_vec(), [1, inner]));
+                prop_assert_eq!(floats(linear::linear(isa, alone, w.clone())), y);
+            }
+        }
+    }
+
+    #[test]
+    fn expert_linear_equals_portable(
+        n in 1usize..60, experts in 1usize..6, out in 1usize..70, inner in 1usize..90,
+        dtype in float_dtype(), seed in any::<u64>(),
+    ) {
+        let x = tensor([n, inner], seed, DType::F32);
+        let w = tensor([experts, out, inner], seed ^ 1, dtype);
+        // Skewed, so that some experts get many rows and some none.
+        let chosen: Vec<i32> = (0..n).map(|i| ((seed >> (i % 50)) as usize % 7 % experts) as i32).collect();
+        let expected = floats(portable::expert_linear::<Flex>(x.clone(), w.clone(), ids(chosen.clone())));
+        for isa in Isa::available() {
+            let got = linear::expert_linear(isa, x.clone(), w.clone(), ids(chosen.clone()));
+            close(&floats(got), &expected, inner)?;
+        }
+    }
+
+    #[test]
+    fn decode_attention_equals_portable(
+        batch in 1usize..4, kv_heads in 1usize..4, group in 1usize..5, capacity in 1usize..70,
+        dim in 1usize..70, half in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let dtype = if half { DType::F16 } else { DType::F32 };
+        let q = tensor([batch, kv_heads * group, dim], seed, DType::F32);
+        let k = tensor([batch, kv_heads, capacity, dim], seed ^ 1, dtype);
+        let v = tensor([batch, kv_heads, capacity, dim], seed ^ 2, dtype);
+        let lengths: Vec<i32> = (0..batch).map(|i| 1 + ((seed >> i) as usize % capacity) as i32).collect();
+        let longest = *lengths.iter().max().expect("a batch is not empty") as usize;
+        let expected = floats(portable::decode_attention::<Flex>(
+            q.clone(), k.clone(), v.clone(), ids(lengths.clone()), longest,
+        ));
+        for isa in Isa::available() {
+            let got = attention::decode_attention(isa, q.clone(), k.clone(), v.clone(), ids(lengths.clone()));
+            close(&floats(got), &expected, dim + capacity)?;
+        }
+    }
+}
