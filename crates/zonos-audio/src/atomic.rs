@@ -1,0 +1,327 @@
+//! Output files that appear complete or not at all.
+
+use std::fs;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::NamedTempFile;
+
+/// Why an output file could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The path ends in no file name.
+    #[error("{}: not a file name; give the output a name", .0.display())]
+    NoName(PathBuf),
+    /// The path is a directory.
+    #[error("{}: is a directory; give a file name inside it", .0.display())]
+    IsDirectory(PathBuf),
+    /// The path is a device, pipe or socket, which a rename would destroy.
+    #[error("{}: is not a regular file; write to a file, or stream to standard output", .0.display())]
+    NotRegular(PathBuf),
+    /// The folder of the output does not exist.
+    #[error("{}: the folder {} does not exist; create it first", target.display(), parent.display())]
+    NoParent {
+        /// The output.
+        target: PathBuf,
+        /// Its missing folder.
+        parent: PathBuf,
+    },
+    /// The folder of the output is not a folder.
+    #[error("{}: {} is not a folder", target.display(), parent.display())]
+    ParentNotFolder {
+        /// The output.
+        target: PathBuf,
+        /// What stands where its folder should be.
+        parent: PathBuf,
+    },
+    /// The temporary file could not be made, usually for lack of permission.
+    #[error("{}: cannot create a file in {}: {source}", target.display(), parent.display())]
+    Create {
+        /// The output.
+        target: PathBuf,
+        /// Its folder.
+        parent: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Writing or renaming failed, for example because the disk is full.
+    #[error("{}: cannot write: {source}", target.display())]
+    Write {
+        /// The output.
+        target: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Temporary files that exist now, so that an interrupt handler can remove them: a process that
+/// exits from a handler runs no destructors.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    // A list of paths cannot be left half-changed by a panic.
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the temporary files of every [`AtomicFile`] that is neither committed nor dropped.
+///
+/// For interrupt handlers, just before the process exits. A later [`AtomicFile::commit`] of one of
+/// these files fails.
+pub fn discard_unfinished() {
+    for path in unfinished().drain(..) {
+        // Nothing useful can be done about a failure on the way out.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// A file written under a temporary name beside its target and renamed by [`commit`](Self::commit).
+///
+/// Dropped without a commit, it leaves nothing behind, and an existing target keeps its old
+/// content. A symbolic link is followed, so the file it points at is replaced. Writes are
+/// buffered. The data are not forced to the disk: this guards against failed runs, not against
+/// power cuts.
+///
+/// ```
+/// use std::io::Write;
+/// # let dir = tempfile::tempdir()?;
+/// let target = dir.path().join("out.bin");
+/// let mut file = zonos_audio::AtomicFile::create(&target)?;
+/// file.write_all(b"complete")?;
+/// assert!(!target.exists());
+/// file.commit()?;
+/// assert_eq!(std::fs::read(&target)?, b"complete");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicFile {
+    target: PathBuf,
+    // `None` only while `commit` takes it out.
+    file: Option<BufWriter<NamedTempFile>>,
+    temporary: PathBuf,
+}
+
+impl AtomicFile {
+    /// Creates the temporary file beside `target`.
+    ///
+    /// # Errors
+    /// `target` has no file name, is a directory or a device, or its folder is missing or not
+    /// writable.
+    pub fn create(target: impl AsRef<Path>) -> Result<Self, FileError> {
+        let mut target = target.as_ref().to_path_buf();
+        match fs::metadata(&target) {
+            Ok(meta) if meta.is_dir() => return Err(FileError::IsDirectory(target)),
+            Ok(meta) if !meta.is_file() => return Err(FileError::NotRegular(target)),
+            Ok(_) => {
+                let link = fs::symlink_metadata(&target).is_ok_and(|m| m.is_symlink());
+                if link && let Ok(real) = fs::canonicalize(&target) {
+                    target = real;
+                }
+            }
+            Err(_) => {}
+        }
+        // `file_name` ignores a trailing slash, which says that a folder is meant.
+        let slash = target
+            .as_os_str()
+            .as_encoded_bytes()
+            .last()
+            .is_some_and(|&b| std::path::is_separator(char::from(b)));
+        if target.file_name().is_none() || slash {
+            return Err(FileError::NoName(target));
+        }
+        let parent = match target.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        match fs::metadata(&parent) {
+            Ok(meta) if meta.is_dir() => {}
+            Ok(_) => return Err(FileError::ParentNotFolder { target, parent }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(FileError::NoParent { target, parent });
+            }
+            Err(source) => {
+                return Err(FileError::Create {
+                    target,
+                    parent,
+                    source,
+                });
+            }
+        }
+
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".").suffix(".part");
+        // Temporary files are private by default; an output has ordinary permissions (less the umask).
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = match builder.tempfile_in(&parent) {
+            Ok(file) => file,
+            Err(source) => {
+                return Err(FileError::Create {
+                    target,
+                    parent,
+                    source,
+                });
+            }
+        };
+        let temporary = file.path().to_path_buf();
+        unfinished().push(temporary.clone());
+        Ok(Self {
+            target,
+            file: Some(BufWriter::new(file)),
+            temporary,
+        })
+    }
+
+    /// The file that [`commit`](Self::commit) will put in place.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Flushes and renames the file onto its target.
+    ///
+    /// # Errors
+    /// The last bytes could not be written or the rename failed; the temporary file is removed and
+    /// the target untouched.
+    pub fn commit(mut self) -> Result<(), FileError> {
+        let failed = |source| FileError::Write {
+            target: self.target.clone(),
+            source,
+        };
+        let buffered = self
+            .file
+            .take()
+            .ok_or_else(|| failed(io::Error::other("already committed")))?;
+        let file = buffered.into_inner().map_err(|e| failed(e.into_error()))?;
+        file.persist(&self.target).map_err(|e| failed(e.error))?;
+        Ok(())
+    }
+
+    /// An error of a write to this file, with its name.
+    pub fn error(&self, source: io::Error) -> FileError {
+        FileError::Write {
+            target: self.target.clone(),
+            source,
+        }
+    }
+
+    fn inner(&mut self) -> io::Result<&mut BufWriter<NamedTempFile>> {
+        self.file
+            .as_mut()
+            .ok_or_else(|| io::Error::other("already committed"))
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        unfinished().retain(|p| *p != self.temporary);
+        if let Some(buffered) = self.file.take() {
+            // Taken apart so that the abandoned bytes are not flushed first.
+            drop(buffered.into_parts().0);
+        }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.inner()?.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner()?.flush()
+    }
+}
+
+impl Seek for AtomicFile {
+    fn seek(&mut self, pos: SeekFrom) -> io::Result<u64> {
+        self.inner()?.seek(pos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
+    }
+
+    #[test]
+    fn drop_leaves_nothing_and_keeps_the_old_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("a");
+        fs::write(&target, "old").unwrap();
+        let mut file = AtomicFile::create(&target).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(entries(dir.path()), 2);
+        drop(file);
+        assert_eq!(entries(dir.path()), 1);
+        assert_eq!(fs::read(&target).unwrap(), b"old");
+    }
+
+    #[test]
+    fn commit_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("a");
+        fs::write(&target, "old").unwrap();
+        let mut file = AtomicFile::create(&target).unwrap();
+        file.write_all(b"xxw").unwrap();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.write_all(b"ne").unwrap();
+        assert_eq!(file.target(), target);
+        file.commit().unwrap();
+        assert_eq!(fs::read(&target).unwrap(), b"new");
+        assert_eq!(entries(dir.path()), 1);
+    }
+
+    #[test]
+    fn refusals() {
+        let dir = tempfile::tempdir().unwrap();
+        let d = dir.path();
+        fs::write(d.join("file"), "").unwrap();
+        let is = |p: &Path| AtomicFile::create(p).unwrap_err();
+        assert!(matches!(is(d), FileError::IsDirectory(_)));
+        assert!(matches!(
+            is(&d.join("no/x.wav")),
+            FileError::NoParent { .. }
+        ));
+        assert!(matches!(is(&d.join("new/")), FileError::NoName(_)));
+        assert!(matches!(is(Path::new("")), FileError::NoName(_)));
+        // "file/x" is refused by the system as "not a directory" before or after our own check.
+        assert!(matches!(
+            is(&d.join("file/x")),
+            FileError::ParentNotFolder { .. } | FileError::Create { .. }
+        ));
+        assert_eq!(entries(d), 1);
+        let text = is(&d.join("no/x.wav")).to_string();
+        assert!(text.contains("x.wav") && text.contains("does not exist") && !text.contains('\n'));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn devices_are_refused_and_links_followed() {
+        let device = AtomicFile::create("/dev/null").unwrap_err();
+        assert!(matches!(device, FileError::NotRegular(_)));
+
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let mut file = AtomicFile::create(&link).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&real).unwrap(), b"new");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn ordinary_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, plain) = (dir.path().join("ours"), dir.path().join("plain"));
+        AtomicFile::create(&ours).unwrap().commit().unwrap();
+        fs::write(&plain, "").unwrap();
+        let mode = |p: &Path| fs::metadata(p).unwrap().permissions().mode();
+        assert_eq!(mode(&ours), mode(&plain));
+    }
+}
