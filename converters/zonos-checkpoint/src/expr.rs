@@ -1,0 +1,304 @@
+//! How a model's tensor is put together from tensors of a file: shapes first, values when asked.
+
+use burn::tensor::{Bytes, DType, TensorData};
+
+use crate::tensor::{Entry, aligned, row_major};
+use crate::{Checkpoint, CheckpointError};
+
+/// A tensor computed from file tensors; always of one dtype.
+#[derive(Debug, Clone)]
+pub(crate) enum Expr {
+    /// Tensor number `i` of the checkpoint.
+    File(usize),
+    /// A new leading axis.
+    Stack(Vec<Expr>),
+    Concat(Vec<Expr>, usize),
+    /// Slices of the two along the axis, taken in turn, the first one's first.
+    Interleave(Box<[Expr; 2]>, usize),
+    /// The first half along the axis taken in turn with the second half.
+    InterleaveHalves(Box<Expr>, usize),
+    Slice {
+        of: Box<Expr>,
+        axis: usize,
+        start: usize,
+        len: usize,
+    },
+    Transpose(Box<Expr>, usize, usize),
+}
+
+/// Shape and dtype of an expression, known without reading values.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Signature {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) dtype: DType,
+}
+
+impl Expr {
+    /// Checks that the parts fit together; the error is the reason.
+    pub(crate) fn signature(&self, entries: &[Entry]) -> Result<Signature, String> {
+        match self {
+            Self::File(i) => Ok(Signature {
+                shape: entries[*i].info.shape.clone(),
+                dtype: entries[*i].info.dtype,
+            }),
+            Self::Stack(parts) => {
+                let mut first = same(parts, entries, None)?;
+                first.shape.insert(0, parts.len());
+                Ok(first)
+            }
+            Self::Concat(parts, axis) => {
+                let mut first = same(parts, entries, Some(*axis))?;
+                let mut total = 0usize;
+                for part in parts {
+                    let length = part.signature(entries)?.shape[*axis];
+                    total = total.checked_add(length).ok_or("the sizes overflow")?;
+                }
+                first.shape[*axis] = total;
+                Ok(first)
+            }
+            Self::Interleave(parts, axis) => {
+                let mut first = same(&parts[..], entries, None)?;
+                let length = first.shape.get_mut(*axis).ok_or("it has too few axes")?;
+                *length = length.checked_mul(2).ok_or("the sizes overflow")?;
+                Ok(first)
+            }
+            Self::InterleaveHalves(of, axis) => {
+                let inner = of.signature(entries)?;
+                match inner.shape.get(*axis) {
+                    Some(n) if n.is_multiple_of(2) => Ok(inner),
+                    _ => Err(format!(
+                        "axis {axis} of shape {:?} has no two halves",
+                        inner.shape
+                    )),
+                }
+            }
+            Self::Slice {
+                of,
+                axis,
+                start,
+                len,
+            } => {
+                let mut inner = of.signature(entries)?;
+                match inner.shape.get_mut(*axis) {
+                    Some(n) if start.checked_add(*len).is_some_and(|end| end <= *n) => *n = *len,
+                    _ => {
+                        return Err(format!(
+                            "axis {axis} of shape {:?} has no part {start}..+{len}",
+                            inner.shape
+                        ));
+                    }
+                }
+                Ok(inner)
+            }
+            Self::Transpose(of, a, b) => {
+                let mut inner = of.signature(entries)?;
+                if *a >= inner.shape.len() || *b >= inner.shape.len() {
+                    return Err(format!("shape {:?} has no axes {a} and {b}", inner.shape));
+                }
+                inner.shape.swap(*a, *b);
+                Ok(inner)
+            }
+        }
+    }
+
+    /// Numbers of the file tensors it is made of.
+    pub(crate) fn sources(&self, out: &mut Vec<usize>) {
+        match self {
+            Self::File(i) => out.push(*i),
+            Self::Stack(parts) | Self::Concat(parts, _) => {
+                parts.iter().for_each(|p| p.sources(out));
+            }
+            Self::Interleave(parts, _) => parts.iter().for_each(|p| p.sources(out)),
+            Self::InterleaveHalves(of, _) | Self::Transpose(of, ..) | Self::Slice { of, .. } => {
+                of.sources(out);
+            }
+        }
+    }
+
+    /// The values in the file's dtype; a plain file tensor stays a view of the mapping.
+    pub(crate) fn eval(&self, checkpoint: &Checkpoint) -> Result<TensorData, CheckpointError> {
+        let entries = checkpoint.entries();
+        let signature = |e: &Self| {
+            e.signature(entries)
+                .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason))
+        };
+        let out = signature(self)?;
+        let width = out.dtype.size();
+        let done = match self {
+            Self::File(i) => return entries[*i].data(),
+            Self::Stack(parts) => {
+                let bytes = fill(parts, 1, &out, checkpoint)?;
+                TensorData::try_from_bytes(bytes, out.shape, out.dtype)
+            }
+            Self::Concat(parts, axis) => {
+                let outer = out.shape[..*axis].iter().product::<usize>();
+                let bytes = fill(parts, outer, &out, checkpoint)?;
+                TensorData::try_from_bytes(bytes, out.shape, out.dtype)
+            }
+            Self::Interleave(parts, axis) => {
+                let [even, odd] = &**parts;
+                let even = even.eval(checkpoint)?;
+                let odd = odd.eval(checkpoint)?;
+                let run = out.shape[axis + 1..].iter().product::<usize>() * width;
+                let bytes = aligned(even.bytes().len() * 2, width, |target| {
+                    if run > 0 {
+                        let pairs = even
+                            .bytes()
+                            .chunks_exact(run)
+                            .zip(odd.bytes().chunks_exact(run));
+                        for (to, (a, b)) in target.chunks_exact_mut(run * 2).zip(pairs) {
+                            to[..run].copy_from_slice(a);
+                            to[run..].copy_from_slice(b);
+                        }
+                    }
+                });
+                TensorData::try_from_bytes(bytes, out.shape, out.dtype)
+            }
+            Self::InterleaveHalves(of, axis) => {
+                let data = of.eval(checkpoint)?;
+                let run = out.shape[axis + 1..].iter().product::<usize>() * width;
+                let half = out.shape[*axis] / 2 * run;
+                let source: &[u8] = data.bytes();
+                let bytes = aligned(source.len(), width, |target| {
+                    if half > 0 {
+                        let blocks = source.chunks_exact(half * 2);
+                        for (to, from) in target.chunks_exact_mut(half * 2).zip(blocks) {
+                            let pairs = from[..half]
+                                .chunks_exact(run)
+                                .zip(from[half..].chunks_exact(run));
+                            for (to, (a, b)) in to.chunks_exact_mut(run * 2).zip(pairs) {
+                                to[..run].copy_from_slice(a);
+                                to[run..].copy_from_slice(b);
+                            }
+                        }
+                    }
+                });
+                TensorData::try_from_bytes(bytes, out.shape, out.dtype)
+            }
+            Self::Slice {
+                of,
+                axis,
+                start,
+                len,
+            } => {
+                let whole = signature(of)?;
+                return slice(of.eval(checkpoint)?, &whole.shape, *axis, *start, *len)
+                    .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason));
+            }
+            Self::Transpose(of, a, b) => {
+                let data = of.eval(checkpoint)?;
+                let inner = signature(of)?;
+                let mut strides = row_major(&inner.shape);
+                strides.swap(*a, *b);
+                let source: &[u8] = data.bytes();
+                let bytes = aligned(source.len(), width, |target| {
+                    let mut index = vec![0usize; out.shape.len()];
+                    for element in target.chunks_exact_mut(width) {
+                        let at: usize = index.iter().zip(&strides).map(|(i, s)| i * s).sum();
+                        element.copy_from_slice(&source[at * width..(at + 1) * width]);
+                        for axis in (0..index.len()).rev() {
+                            index[axis] += 1;
+                            if index[axis] < out.shape[axis] {
+                                break;
+                            }
+                            index[axis] = 0;
+                        }
+                    }
+                });
+                TensorData::try_from_bytes(bytes, out.shape, out.dtype)
+            }
+        };
+        done.map_err(|e| CheckpointError::malformed(checkpoint.path(), e.to_string()))
+    }
+}
+
+/// The parts' bytes side by side: `outer` times, each time the next `1/outer` of every part.
+fn fill(
+    parts: &[Expr],
+    outer: usize,
+    out: &Signature,
+    checkpoint: &Checkpoint,
+) -> Result<Bytes, CheckpointError> {
+    let width = out.dtype.size();
+    let total = out.shape.iter().product::<usize>() * width;
+    let stride = total / outer.max(1);
+    let mut failed = None;
+    let bytes = aligned(total, width, |target| {
+        let mut at = 0;
+        for part in parts {
+            // One part at a time: each is dropped before the next is read.
+            let data = match part.eval(checkpoint) {
+                Ok(data) => data,
+                Err(e) => {
+                    failed = Some(e);
+                    return;
+                }
+            };
+            let source: &[u8] = data.bytes();
+            let run = source.len() / outer.max(1);
+            for o in 0..outer {
+                target[o * stride + at..][..run].copy_from_slice(&source[o * run..][..run]);
+            }
+            at += run;
+        }
+    });
+    match failed {
+        Some(e) => Err(e),
+        None => Ok(bytes),
+    }
+}
+
+/// `len` steps of `axis` from `start`; along the outermost axis this is a view, not a copy.
+pub(crate) fn slice(
+    data: TensorData,
+    shape: &[usize],
+    axis: usize,
+    start: usize,
+    len: usize,
+) -> Result<TensorData, String> {
+    let dtype = data.dtype();
+    let width = dtype.size();
+    let inner = shape[axis + 1..].iter().product::<usize>() * width;
+    let outer = shape[..axis].iter().product::<usize>();
+    let mut new_shape = shape.to_vec();
+    new_shape[axis] = len;
+    let (from, run) = (start * inner, len * inner);
+    let bytes = match data.bytes().view(from, from + run) {
+        Ok(view) if outer == 1 => view,
+        _ => {
+            let source: &[u8] = data.bytes();
+            aligned(outer * run, width, |target| {
+                for o in 0..outer {
+                    let at = o * shape[axis] * inner + from;
+                    target[o * run..][..run].copy_from_slice(&source[at..at + run]);
+                }
+            })
+        }
+    };
+    TensorData::try_from_bytes(bytes, new_shape, dtype).map_err(|e| e.to_string())
+}
+
+/// The common signature of `parts`; shapes may differ along `free`.
+fn same(parts: &[Expr], entries: &[Entry], free: Option<usize>) -> Result<Signature, String> {
+    let first = parts
+        .first()
+        .ok_or("nothing to put together")?
+        .signature(entries)?;
+    if let Some(axis) = free
+        && axis >= first.shape.len()
+    {
+        return Err(format!("shape {:?} has no axis {axis}", first.shape));
+    }
+    for part in &parts[1..] {
+        let other = part.signature(entries)?;
+        let agree = other.shape.len() == first.shape.len()
+            && (0..first.shape.len()).all(|i| Some(i) == free || other.shape[i] == first.shape[i]);
+        if !agree || other.dtype != first.dtype {
+            return Err(format!(
+                "parts differ: {:?} of {:?} and {:?} of {:?}",
+                first.shape, first.dtype, other.shape, other.dtype
+            ));
+        }
+    }
+    Ok(first)
+}

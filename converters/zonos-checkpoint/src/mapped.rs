@@ -1,0 +1,76 @@
+//! Memory-mapped files: the one place of this crate with an `unsafe` block.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::CheckpointError;
+
+/// A read-only mapping of a whole, non-empty, regular file.
+///
+/// Slices of [`MappedFile::bytes`] share ownership of the mapping, so a tensor made from one keeps
+/// the file mapped for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct MappedFile {
+    path: Arc<Path>,
+    bytes: bytes::Bytes,
+}
+
+impl MappedFile {
+    /// Maps `path`. Nothing is read until a page is touched.
+    pub(crate) fn open(path: &Path) -> Result<Arc<Self>, CheckpointError> {
+        let file = File::open(path).map_err(|e| CheckpointError::io(path, e))?;
+        let meta = file.metadata().map_err(|e| CheckpointError::io(path, e))?;
+        if !meta.is_file() {
+            return Err(CheckpointError::unsupported(
+                path,
+                "not a regular file; checkpoints are mapped into memory and cannot be read from pipes or devices",
+            ));
+        }
+        if meta.len() == 0 {
+            return Err(CheckpointError::Empty { path: path.into() });
+        }
+        let map = map_file(&file).map_err(|e| CheckpointError::io(path, e))?;
+        Ok(Arc::new(Self {
+            path: PathBuf::from(path).into(),
+            bytes: bytes::Bytes::from_owner(map),
+        }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn shared_path(&self) -> Arc<Path> {
+        self.path.clone()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// A view of `range` that keeps the mapping alive; `None` when it lies outside the file.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<bytes::Bytes> {
+        (range.start <= range.end && range.end <= self.bytes.len()).then(|| self.bytes.slice(range))
+    }
+
+    /// The whole file, sharing the mapping.
+    pub(crate) fn shared(&self) -> bytes::Bytes {
+        self.bytes.clone()
+    }
+}
+
+#[allow(unsafe_code)]
+fn map_file(file: &File) -> std::io::Result<memmap2::Mmap> {
+    // SAFETY: the mapping is private to this process and read-only, and lives inside `Bytes`, which
+    // unmaps it only after the last slice is gone. What remains is that another process may change
+    // or shorten the file meanwhile: then values change, or the system ends this process with a
+    // bus error. Every loader that maps weights accepts this; checkpoints are replaced by renaming
+    // a new file over the old one (as this crate's own writer does), which leaves the mapping intact.
+    unsafe { memmap2::Mmap::map(file) }
+}
