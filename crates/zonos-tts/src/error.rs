@@ -43,8 +43,8 @@ pub enum TtsError {
     #[error(transparent)]
     Conditioning(#[from] zonos2::PromptError),
     /// The voice does not fit the model.
-    #[error("voice: {0}")]
-    Voice(String),
+    #[error(transparent)]
+    Voice(#[from] zonos2::VoiceError),
     /// Backbone and codec do not belong together.
     #[error("the codec does not fit the backbone: {0}")]
     Mismatch(String),
@@ -68,6 +68,12 @@ pub enum TtsError {
     /// The codec failed.
     #[error(transparent)]
     Codec(#[from] DacError),
+    /// A checkpoint could not be opened.
+    #[error(transparent)]
+    Checkpoint(#[from] zonos_checkpoint::CheckpointError),
+    /// The codes of a generation are none of the codec's.
+    #[error(transparent)]
+    Codes(#[from] zonos_audio::CodesError),
     /// The demo model could not be written out.
     #[error("{}: cannot write the demo model: {source}", path.display())]
     Demo {

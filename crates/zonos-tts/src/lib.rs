@@ -23,10 +23,8 @@ mod speech;
 mod tts;
 
 pub use error::TtsError;
-pub use request::{
-    DEFAULT_QUALITY, MAX_FADE_MS, Plan, Quality, SpeakerVector, SpeakingRate, SpeechRequest,
-    fresh_seed,
-};
+pub use request::{MAX_FADE_MS, Plan, Speaker, SpeakingRate, SpeechRequest};
 pub use speech::{Chunk, Speech, Timings, end_name};
 pub use tts::{STREAM_BLOCK, Tts, TtsBuilder};
+pub use zonos2::conditioning::Quality;
 pub use zonos2::{EndReason, Limits, SamplerOptions};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use zonos_audio::{Codes, FadeOut, Waveform};
 use zonos_dac::DacStream;
-use zonos2::EosTracker;
+use zonos2::EndOfAudio;
 
 use crate::TtsError;
 use crate::request::Plan;
@@ -18,7 +18,7 @@ use crate::tts::{STREAM_BLOCK, Tts};
 /// that the end cuts off.
 pub(crate) struct Live<'a> {
     stream: DacStream<'a>,
-    eos: EosTracker,
+    eos: EndOfAudio,
     fade: FadeOut,
     /// Rows as sampled, `[rows, codebooks]`.
     rows: Vec<i32>,
@@ -38,7 +38,7 @@ impl<'a> Live<'a> {
         let config = tts.backbone().config();
         Self {
             stream: tts.codec().stream(STREAM_BLOCK),
-            eos: EosTracker::new(config),
+            eos: EndOfAudio::for_config(config, usize::MAX),
             fade: FadeOut::new(plan.fade_out_ms, tts.sample_rate()),
             rows: Vec::new(),
             codebooks: config.n_codebooks,

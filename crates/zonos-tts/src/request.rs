@@ -1,9 +1,9 @@
 //! What to speak and how: plain values, checked once into a [`Plan`] that cannot be wrong.
 
-use std::hash::{BuildHasher, Hasher};
-
+use zonos2::conditioning::{self, Quality};
 use zonos2::{
-    Conditioning, GenerateOptions, Limits, Prompt, SamplerOptions, Sequence, Zonos2Config,
+    GenerateOptions, Limits, Prompt, PromptError, SamplerOptions, Sequence, SpeakerVector,
+    Zonos2Config, random_seed,
 };
 
 use crate::TtsError;
@@ -14,11 +14,6 @@ pub const MAX_FADE_MS: f64 = 60_000.0;
 /// Frames that a byte of text takes at the very least: 43 bytes a second, faster than the fastest
 /// speaking-rate bucket of the released model. A text that does not fit even so is refused.
 const FEWEST_FRAMES_PER_BYTE: usize = 2;
-
-/// The quality row that the original puts into every prompt: feature and bucket.
-///
-/// Source: zonos2 `server/api_server.py` and `tts/llm.py`.
-pub const DEFAULT_QUALITY: (&str, usize) = ("trailing_silence_s", 3);
 
 /// A speaking rate to ask for.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,25 +26,10 @@ pub enum SpeakingRate {
     BytesPerSecond(f64),
 }
 
-/// The quality rows to put into the prompt.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub enum Quality {
-    /// [`DEFAULT_QUALITY`], where the model has that feature.
-    #[default]
-    Default,
-    /// No quality row.
-    None,
-    /// One row for each feature named, by bucket.
-    Buckets(Vec<(String, usize)>),
-    /// One row for each feature named, by measured value: decibels, seconds or hertz as the
-    /// feature's labels have them.
-    Values(Vec<(String, f64)>),
-}
-
 /// Whose voice to speak with.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SpeakerVector {
-    /// The speaker embedding, `speaker_embedding_dim` numbers.
+pub struct Speaker {
+    /// The speaker vector, `speaker_embedding_dim` numbers; see [`zonos2::SpeakerVector`].
     pub vector: Vec<f32>,
     /// Prompt row that it replaces; 0 in every known use.
     pub position: usize,
@@ -77,10 +57,10 @@ pub struct SpeechRequest {
     /// nothing but white space, control and invisible characters is refused.
     pub text: String,
     /// Whose voice; `None` leaves the voice to the model.
-    pub voice: Option<SpeakerVector>,
+    pub voice: Option<Speaker>,
     /// Speaking rate; `None` leaves it to the model.
     pub speaking_rate: Option<SpeakingRate>,
-    /// Quality rows.
+    /// What the recording should sound like: quality rows by bucket or measured value.
     pub quality: Quality,
     /// With a voice: keep to the text. On by default, as in the original.
     pub accurate: bool,
@@ -88,14 +68,12 @@ pub struct SpeechRequest {
     pub clean_background: bool,
     /// How codes are drawn.
     pub sampler: SamplerOptions,
-    /// Take the likeliest code instead of drawing.
-    pub greedy: bool,
     /// Seed of the draws; `None` draws a fresh one, which [`Plan::seed`] tells.
     pub seed: Option<u64>,
     /// Most generated frames; `None` is what the context holds.
     pub max_frames: Option<usize>,
-    /// Bounds on speech whose end the model does not find; `None` for no bound but the context.
-    pub limits: Option<Limits>,
+    /// Bounds on speech whose end the model does not find.
+    pub limits: Limits,
     /// Milliseconds at the end over which the audio fades out, as half a cosine.
     pub fade_out_ms: f64,
 }
@@ -111,10 +89,9 @@ impl SpeechRequest {
             accurate: true,
             clean_background: false,
             sampler: SamplerOptions::default(),
-            greedy: false,
             seed: None,
             max_frames: None,
-            limits: Some(Limits::default()),
+            limits: Limits::default(),
             fade_out_ms: 0.0,
         }
     }
@@ -162,17 +139,70 @@ impl SpeechRequest {
     /// # Errors
     /// The request conditions on a bucket or a voice that the model does not have.
     pub fn prompt(&self, config: &Zonos2Config) -> Result<Prompt, TtsError> {
-        if let Some(voice) = &self.voice {
-            check_voice(voice, config)?;
+        if let Some(unknown) = self.quality.unknown_features(config).first() {
+            let known: Vec<&str> = config.quality_features.iter().map(|f| f.name.as_str()).collect();
+            return Err(TtsError::OutOfRange {
+                field: "quality",
+                problem: format!(
+                    "this model has no feature '{unknown}'; it has {}",
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                ),
+            });
         }
-        let conditioning = Conditioning {
-            speaker: self.voice.is_some(),
-            clean_background: self.clean_background,
-            accurate: self.accurate,
-            rate_bucket: self.rate_bucket(config)?,
-            quality: self.quality_buckets(config)?,
+        let prompt = Prompt::builder(config)
+            .text(&self.text)
+            .speaker(self.voice.is_some())
+            .clean_background(self.clean_background)
+            .accurate(self.accurate)
+            .rate_bucket(self.rate_bucket(config)?)
+            .quality(self.quality.resolve(config).map_err(PromptError::from)?)
+            .build()
+            .map_err(|error| match error {
+                PromptError::TooLong { rows, .. } => self.too_long(rows, config.max_seqlen),
+                other => TtsError::Conditioning(other),
+            })?;
+        match &self.voice {
+            None => Ok(prompt),
+            Some(voice) => {
+                SpeakerVector::new(voice.vector.clone(), config.speaker_embedding_dim)?;
+                Ok(prompt.with_speaker_position(voice.position)?)
+            }
+        }
+    }
+
+    fn rate_bucket(&self, config: &Zonos2Config) -> Result<Option<usize>, TtsError> {
+        let Some(rate) = &self.speaking_rate else {
+            return Ok(None);
         };
-        Ok(Prompt::build(config, &self.text, &conditioning)?)
+        let bucket = match rate {
+            SpeakingRate::Bucket(bucket) => *bucket,
+            SpeakingRate::BytesPerSecond(rate) => {
+                conditioning::rate_bucket(config, *rate).map_err(PromptError::from)?
+            }
+            SpeakingRate::Label(label) => {
+                let labels = &config.speaking_rate_buckets;
+                labels.iter().position(|known| known == label).ok_or_else(|| {
+                    TtsError::OutOfRange {
+                        field: "speaking_rate",
+                        problem: format!(
+                            "this model has no bucket labelled '{label}'; its labels are {}",
+                            labels.join(", ")
+                        ),
+                    }
+                })?
+            }
+        };
+        Ok(Some(bucket))
+    }
+
+    fn too_long(&self, rows: usize, context: usize) -> TtsError {
+        let bytes = self.text.len();
+        TtsError::TextTooLong {
+            bytes,
+            rows,
+            context,
+            fits: context.saturating_sub(rows.saturating_sub(bytes)) / (1 + FEWEST_FRAMES_PER_BYTE),
+        }
     }
 
     /// Checks the request against a model and fixes everything that was left open, the seed too.
@@ -185,36 +215,23 @@ impl SpeechRequest {
     pub fn plan(&self, config: &Zonos2Config) -> Result<Plan, TtsError> {
         self.check()?;
         let prompt = self.prompt(config)?;
-        let (rows, context) = (prompt.rows(), config.max_seqlen);
-        let bytes = self.text.len();
+        let (rows, context, bytes) = (prompt.len(), config.max_seqlen, self.text.len());
         let shortest = bytes.saturating_mul(FEWEST_FRAMES_PER_BYTE).max(1);
         let needed = self.max_frames.map_or(shortest, |most| most.min(shortest));
         if rows + needed > context {
-            let around = rows.saturating_sub(bytes);
-            return Err(TtsError::TextTooLong {
-                bytes,
-                rows,
-                context,
-                fits: context.saturating_sub(around) / (1 + FEWEST_FRAMES_PER_BYTE),
-            });
+            return Err(self.too_long(rows, context));
         }
-        let seed = self.seed.unwrap_or_else(fresh_seed);
-        let room = context - rows;
+        let (bound, _) = self.limits.frame_cap(bytes, self.max_frames, context - rows);
         let options = GenerateOptions {
-            sampler: self.sampler.clone(),
-            greedy: self.greedy,
-            seed,
-            max_frames: self.max_frames.map_or(room, |most| most.min(room)),
-            limits: self.limits.clone(),
+            sampler: self.sampler,
+            seed: self.seed.unwrap_or_else(random_seed),
+            max_frames: self.max_frames,
+            limits: Some(self.limits),
             ..GenerateOptions::default()
         };
-        let bound = self
-            .limits
-            .as_ref()
-            .and_then(|limits| limits.frame_cap(bytes))
-            .map_or(options.max_frames, |cap| cap.min(options.max_frames));
+        let vector = self.voice.as_ref().map(|voice| voice.vector.clone());
         Ok(Plan {
-            sequence: Sequence::from_prompt(&prompt),
+            sequence: Sequence::from_prompt(&prompt, vector)?,
             prompt_rows: rows,
             text_bytes: bytes,
             options,
@@ -268,16 +285,4 @@ fn is_blank(text: &str) -> bool {
                 | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{fe00}'..='\u{fe0f}'
                 | '\u{feff}')
     })
-}
-
-/// A seed nobody chose. Below 2^32, so that it is short to type and exact in any JSON reader.
-pub fn fresh_seed() -> u64 {
-    // The standard library's hasher keys come from the system's randomness.
-    let mut hasher = std::hash::RandomState::new().build_hasher();
-    hasher.write_u64(
-        std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
-    );
-    hasher.finish() >> 32
 }

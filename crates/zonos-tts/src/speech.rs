@@ -31,7 +31,7 @@ impl Speech {
     pub fn was_cut_short(&self) -> bool {
         matches!(
             self.end,
-            EndReason::FrameCap | EndReason::LoopBreaker | EndReason::Context
+            EndReason::TextBound | EndReason::Loop | EndReason::Context
         )
     }
 
@@ -46,10 +46,10 @@ impl Speech {
 pub fn end_name(end: EndReason) -> &'static str {
     match end {
         EndReason::EndOfAudio => "end_of_audio",
-        EndReason::MaxFrames => "max_frames",
+        EndReason::FrameLimit => "max_frames",
         EndReason::Context => "context",
-        EndReason::FrameCap => "frame_cap",
-        EndReason::LoopBreaker => "loop_breaker",
+        EndReason::TextBound => "frame_cap",
+        EndReason::Loop => "loop_breaker",
         EndReason::Stopped => "stopped",
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use zonos_audio::Codes;
-use zonos_checkpoint::{Checkpoint, LoadOptions};
+use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_dac::Dac;
 use zonos2::{EndReason, Generation, Zonos2, Zonos2Config};
 
@@ -312,18 +312,25 @@ impl TtsBuilder {
         model: impl AsRef<Path>,
         codec: impl AsRef<Path>,
     ) -> Result<Tts, TtsError> {
-        self.open(&Checkpoint::open(model)?, &Checkpoint::open(codec)?)
+        let (tts, _) = self.open(&Checkpoint::open(model)?, &Checkpoint::open(codec)?)?;
+        Ok(tts)
     }
 
-    /// Loads the halves from checkpoints that are already open.
+    /// Loads the halves from checkpoints that are already open. The reports, the backbone's and the
+    /// codec's, also tell which weights are NaN or infinite; such weights are loaded.
     ///
     /// # Errors
     /// As [`Tts::load`].
-    pub fn open(&self, model: &Checkpoint, codec: &Checkpoint) -> Result<Tts, TtsError> {
+    pub fn open(
+        &self,
+        model: &Checkpoint,
+        codec: &Checkpoint,
+    ) -> Result<(Tts, [LoadReport; 2]), TtsError> {
         let config = Zonos2Config::from_checkpoint(model)?;
-        let (backbone, _) = Zonos2::load_with(model, config, &self.options, &self.device)?;
-        let (codec, _) = Dac::load_with(codec, &self.options, &self.codec_device)?;
-        Tts::new(backbone, codec)
+        let (backbone, of_backbone) =
+            Zonos2::load_with(model, config, &self.options, &self.device)?;
+        let (codec, of_codec) = Dac::load_with(codec, &self.options, &self.codec_device)?;
+        Ok((Tts::new(backbone, codec)?, [of_backbone, of_codec]))
     }
 
     /// Opens the built-in demo model.

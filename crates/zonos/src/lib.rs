@@ -26,17 +26,17 @@
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use zonos::{Device, GenerateOptions, Sequence, SpeechRequest, Zonos2};
+//! use zonos::{Device, GenerateOptions, SamplerOptions, Sequence, SpeechRequest, Zonos2};
 //! # let demo = zonos::demo::DemoCheckpoint::create()?;
 //!
 //! let model = Zonos2::load(demo.model(), &Device::flex())?;
 //! let prompt = SpeechRequest::new("Hello.").prompt(model.config())?;
 //! let options = GenerateOptions {
-//!     greedy: true,
-//!     max_frames: 8,
+//!     sampler: SamplerOptions::greedy(),
+//!     max_frames: Some(8),
 //!     ..GenerateOptions::default()
 //! };
-//! let done = model.generate(&[Sequence::from_prompt(&prompt)], &[options], &mut |_| {
+//! let done = model.generate(&[Sequence::from_prompt(&prompt, None)?], &[options], &mut |_| {
 //!     ControlFlow::Continue(())
 //! })?;
 //! assert_eq!(done[0].frames.codebooks(), 9);
@@ -76,8 +76,8 @@ pub use zonos_dac::{Dac, DacStream};
 pub use zonos_kernels::{device::available_devices, parse_device};
 pub use zonos_nn::Tap;
 pub use zonos_tts::{
-    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, SpeakerVector, SpeakingRate, Speech,
-    SpeechRequest, Tts, TtsBuilder, TtsError, demo,
+    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, Speaker, SpeakingRate, Speech, SpeechRequest,
+    Tts, TtsBuilder, TtsError, demo,
 };
-pub use zonos2::{GenerateOptions, Prompt, Sequence, Zonos2, Zonos2Config};
+pub use zonos2::{GenerateOptions, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config};
 

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use zonos_checkpoint::Checkpoint;
+use zonos_checkpoint::{Checkpoint, LoadReport};
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Names under which the codec is looked for in the model's folder, in this order.
 pub const CODEC_NAMES: [&str; 6] = [
@@ -67,7 +68,7 @@ fn beside(model: &str) -> Option<PathBuf> {
     let folder = if model.is_dir() {
         model
     } else {
-        crate::output::folder_of(model)
+        output::folder_of(model)
     };
     CODEC_NAMES
         .iter()
@@ -78,6 +79,20 @@ fn beside(model: &str) -> Option<PathBuf> {
 /// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached.
 pub fn open(reference: &str, _quiet: bool) -> Result<Checkpoint, Failure> {
     Ok(Checkpoint::open(reference)?)
+}
+
+/// Says on stderr which weights are NaN or infinite. They are loaded all the same: a value that no
+/// text reaches does no harm, and one that does stops the run with the frame and layer.
+pub fn warn(report: &LoadReport) {
+    for tensor in &report.non_finite {
+        output::note(
+            false,
+            format_args!(
+                "warning: {}: tensor {} holds {} NaN and {} infinite values; fetch or convert the file again",
+                report.checkpoint, tensor.name, tensor.nan, tensor.infinite
+            ),
+        );
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use zonos_tts::SpeakerVector;
-
-use crate::failure::Failure;
-use crate::rows;
+use zonos_tts::Speaker;
+use zonos2::{SpeakerVector, Zonos2Config};
 
 /// The speaker vector.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Voice")]
 pub struct VoiceArgs {
-    /// Speaker vector as .npy: [D] or [1, D], float; D is 2048 for the released model.
+    /// Speaker vector as .npy: [D], or [N, D] to average; D is 2048 for the released model.
     #[arg(long, value_name = "EMB.npy")]
     pub speaker: Option<PathBuf>,
     /// Prompt row that the speaker vector replaces.
@@ -27,12 +25,15 @@ pub struct VoiceArgs {
 }
 
 impl VoiceArgs {
-    /// Reads the vector, if one is named.
-    pub fn load(&self) -> Result<Option<SpeakerVector>, Failure> {
-        self.speaker
-            .as_deref()
-            .map(|path| rows::read_speaker(path, self.speaker_pos as usize))
-            .transpose()
-            .map_err(Failure::from)
+    /// Reads the vector, if one is named, and checks it against the model's length.
+    pub fn load(&self, config: &Zonos2Config) -> anyhow::Result<Option<Speaker>> {
+        let Some(path) = &self.speaker else {
+            return Ok(None);
+        };
+        let vector = SpeakerVector::load_npy(path, config.speaker_embedding_dim)?;
+        Ok(Some(Speaker {
+            vector: vector.into_values(),
+            position: self.speaker_pos as usize,
+        }))
     }
 }

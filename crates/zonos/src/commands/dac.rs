@@ -122,7 +122,8 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     // Codes are read first: a wrong file is found before the weights are.
     let codes = Codes::load_npy(&args.codes)?;
     let checkpoint = weights::open(&args.model.model, global.quiet)?;
-    let (codec, _) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
+    let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
+    weights::warn(&report);
     let codes = if args.sheared {
         let eos = match args.eos {
             Some(eos) => Some(eos),
@@ -184,7 +185,8 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     let codes = Codes::load_npy(&args.codes)?;
     let checkpoint = weights::open(&args.model.model, global.quiet)?;
-    let (codec, _) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
+    let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
+    weights::warn(&report);
     check_codes(&args.codes, &codes, &codec)?;
     let whole = codec.decode(&codes)?;
     let pieces = streamed(&codec, &codes, args.block as usize, &mut |_| Ok(()))?;

@@ -16,7 +16,7 @@ use zonos_audio::Codes;
 use zonos_dac::Dac;
 use zonos_nn::Tap;
 use zonos_tts::demo::DemoCheckpoint;
-use zonos_tts::{SpeechRequest, Tts, TtsBuilder};
+use zonos_tts::{SamplerOptions, SpeechRequest, Tts, TtsBuilder};
 use zonos2::{GenerateOptions, Sequence, Zonos2};
 
 use super::dac::{seam_tolerance, streamed};
@@ -150,7 +150,7 @@ fn line(check: &Check) -> String {
 fn prompts(backbone: &Zonos2) -> anyhow::Result<[Sequence; 2]> {
     let one = |text| -> anyhow::Result<Sequence> {
         let prompt = SpeechRequest::new(text).prompt(backbone.config())?;
-        Ok(Sequence::from_prompt(&prompt))
+        Ok(Sequence::from_prompt(&prompt, None)?)
     };
     Ok([one("Is anything wrong?")?, one("No.")?])
 }
@@ -161,8 +161,8 @@ fn greedy(
     recompute: bool,
 ) -> anyhow::Result<Vec<Codes>> {
     let options = GenerateOptions {
-        greedy: true,
-        max_frames: 12,
+        sampler: SamplerOptions::greedy(),
+        max_frames: Some(12),
         ignore_eos: true,
         limits: None,
         recompute,

@@ -9,8 +9,8 @@ use clap::Args;
 use serde_json::json;
 use zonos_audio::npy;
 use zonos_checkpoint::LoadOptions;
-use zonos_tts::{EndReason, end_name, fresh_seed};
-use zonos2::{GenerateOptions, Zonos2, Zonos2Config};
+use zonos_tts::{EndReason, end_name};
+use zonos2::{GenerateOptions, Zonos2, Zonos2Config, random_seed};
 
 use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, SamplingArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
@@ -72,11 +72,11 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     if args.sheared {
         output::check_file(&eos_file)?;
     }
-    let speaker = args.voice.load()?;
     let checkpoint = weights::open(&args.model.model, global.quiet)?;
     let config = Zonos2Config::from_checkpoint(&checkpoint)?;
-    let sequence = rows::read_rows(&args.ids, &config, speaker.as_ref())?;
-    let prompt_rows = sequence.rows();
+    let speaker = args.voice.load(&config)?;
+    let sequence = rows::read_rows(&args.ids, &config, speaker)?;
+    let prompt_rows = sequence.len(config.row_width());
     let room = config.max_seqlen - prompt_rows;
     if room == 0 {
         return Err(Failure::failed(format!(
@@ -86,7 +86,7 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         )));
     }
     let max_frames = args.sampling.max_frames.map_or(room, |n| room.min(n as usize));
-    let seed = args.sampling.seed.unwrap_or_else(fresh_seed);
+    let seed = args.sampling.seed.unwrap_or_else(random_seed);
     if args.sampling.seed.is_none() && !args.sampling.greedy {
         output::note(
             global.quiet || global.json,
@@ -95,15 +95,16 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     }
     let options = GenerateOptions {
         sampler: args.sampling.options(),
-        greedy: args.sampling.greedy,
         seed,
-        max_frames,
+        max_frames: args.sampling.max_frames.map(|n| n as usize),
         ignore_eos: args.ignore_eos,
         limits: None,
         recompute: args.recompute,
         ..GenerateOptions::default()
     };
-    let (model, _) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    let (model, report) =
+        Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    weights::warn(&report);
 
     let _stepping = Stepping::begin();
     let began = Instant::now();
@@ -138,7 +139,7 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         let eos = generation.eos_frame.map_or(-1, |frame| frame as i32);
         npy::write_i32(&eos_file, &[1], &[eos])?;
     }
-    if generation.end == EndReason::MaxFrames || generation.end == EndReason::Context {
+    if generation.end == EndReason::FrameLimit || generation.end == EndReason::Context {
         output::note(
             global.quiet,
             format_args!(

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind};
+use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, plan};
+use zonos_dac::Dac;
+use zonos2::Zonos2Config;
 
 use crate::args::GlobalArgs;
 use crate::failure::{Failure, Outcome};
@@ -46,8 +48,8 @@ pub fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
         print(&checkpoint, kind, &load, &non_finite, args.check)?;
     }
     match &load {
-        Load::Refused(why) => Err(Failure::failed(format!(
-            "{}: would not load as {kind}: {why}",
+        Load::Refused { line, .. } => Err(Failure::failed(format!(
+            "{}: would not load as {kind}: {line}",
             checkpoint.path().display()
         ))),
         _ if !non_finite.is_empty() => Err(Failure::failed(format!(
@@ -64,23 +66,43 @@ pub fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
 enum Load {
     /// It would.
     Clean(LoadReport),
-    /// It would not.
-    Refused(String),
+    /// It would not, and why.
+    Refused {
+        /// In one line.
+        line: String,
+        /// Tensor by tensor.
+        table: String,
+    },
     /// No loader of this build knows the model.
     NoLoader,
 }
 
 fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
     let result = match kind {
-        ModelKind::Zonos2 => zonos2::Zonos2::check(checkpoint).map_err(|e| e.to_string()),
-        ModelKind::Dac => zonos_dac::Dac::check(checkpoint).map_err(|e| e.to_string()),
+        ModelKind::Zonos2 => plan_backbone(checkpoint),
+        ModelKind::Dac => Dac::check(checkpoint).map_err(anyhow::Error::from),
         _ => return Load::NoLoader,
     };
     match result {
         Ok(report) if report.is_clean() => Load::Clean(report),
-        Ok(report) => Load::Refused(report.to_string()),
-        Err(why) => Load::Refused(why),
+        Ok(report) => Load::Refused {
+            line: report.summary(),
+            table: report.to_string(),
+        },
+        Err(why) => Load::Refused {
+            line: why.to_string(),
+            table: why.to_string(),
+        },
     }
+}
+
+fn plan_backbone(checkpoint: &Checkpoint) -> anyhow::Result<LoadReport> {
+    let config = Zonos2Config::from_checkpoint(checkpoint)?;
+    Ok(plan(
+        checkpoint,
+        &zonos2::name_map(),
+        &zonos2::tensor_specs(&config),
+    )?)
 }
 
 /// Names of tensors with values that are not finite, and how many.
@@ -116,8 +138,8 @@ fn print(
     line(format!("model     {kind}"));
     line(format!(
         "tensors   {}, {} bytes",
-        checkpoint.names().count(),
-        grouped(total_bytes(checkpoint))
+        checkpoint.len(),
+        grouped(checkpoint.total_bytes())
     ));
     line(String::new());
     let width = checkpoint.names().map(str::len).max().unwrap_or(0);
@@ -142,7 +164,9 @@ fn print(
     line(String::new());
     match load {
         Load::Clean(report) => line(format!("loads     as {kind}\n{report}").trim_end().to_owned()),
-        Load::Refused(why) => line(format!("would not load as {kind}:\n{why}").trim_end().to_owned()),
+        Load::Refused { table, .. } => {
+            line(format!("would not load as {kind}:\n{table}").trim_end().to_owned());
+        }
         Load::NoLoader => line("loads     no model of this build has these names".to_owned()),
     }
     if checked {
@@ -184,10 +208,10 @@ fn as_json(
         "model": kind.to_string(),
         "loads": matches!(load, Load::Clean(_)),
         "problem": match load {
-            Load::Refused(why) => Some(why),
+            Load::Refused { table, .. } => Some(table),
             _ => None,
         },
-        "bytes": total_bytes(checkpoint),
+        "bytes": checkpoint.total_bytes(),
         "metadata": checkpoint.metadata(),
         "notices": checkpoint.notices(),
         "non_finite": checked.then(|| {
@@ -195,10 +219,6 @@ fn as_json(
         }),
         "tensors": tensors,
     })
-}
-
-fn total_bytes(checkpoint: &Checkpoint) -> u64 {
-    checkpoint.total_bytes()
 }
 
 /// 1234567 as 1,234,567.

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use zonos_audio::npy;
 use zonos2::Zonos2Config;
 
 use super::tts::refused;
@@ -41,23 +40,24 @@ pub struct PromptArgs {
 /// Runs the command.
 pub fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.ids)?;
-    let mut request = prompt_request(&args.voice, &args.conditioning)?;
+    let mut request = prompt_request(&args.conditioning);
     request.text = read_text(&args.text)?;
     let checkpoint = weights::open(&args.model.model, global.quiet)?;
     let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    request.voice = args.voice.load(&config)?;
     let prompt = request.prompt(&config).map_err(refused)?;
-    npy::write_i32(&args.ids, &[prompt.rows(), config.row_width()], prompt.ids())?;
+    prompt.save_npy(&args.ids)?;
     if global.json {
         output::print_json(&json!({
             "output": args.ids,
-            "rows": prompt.rows(),
+            "rows": prompt.len(),
             "text_bytes": request.text.len(),
             "speaker_position": prompt.speaker_position(),
         }))?;
     } else {
         output::note(
             global.quiet,
-            format_args!("{}: {} rows", args.ids.display(), prompt.rows()),
+            format_args!("{}: {} rows", args.ids.display(), prompt.len()),
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -100,7 +100,7 @@ pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         output::check_file(codes)?;
     }
     let target = Target::open(&args.output)?;
-    let mut request = request(&args.voice, &args.conditioning, &args.sampling, &args.limits)?;
+    let mut request = request(&args.conditioning, &args.sampling, &args.limits);
     request.text = read_text(&args.text)?;
     request.fade_out_ms = args.fade_out_ms;
     request.check().map_err(refused)?;
@@ -132,13 +132,15 @@ pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     };
     // The parameter file alone tells whether the request fits; weights come after.
     let config = Zonos2Config::from_checkpoint(&model)?;
+    request.voice = args.voice.load(&config)?;
     let plan = request.plan(&config).map_err(refused)?;
-    let tts = TtsBuilder::new(&device)
+    let (tts, reports) = TtsBuilder::new(&device)
         .codec_device(&codec_device)
         .open(&model, &codec)?;
+    reports.iter().for_each(weights::warn);
     let loaded = began.elapsed();
 
-    if request.seed.is_none() && !request.greedy {
+    if request.seed.is_none() && !args.sampling.greedy {
         output::note(
             global.quiet || global.json,
             format_args!("seed {} (none was given)", plan.seed()),
@@ -223,9 +225,10 @@ fn go_on() -> ControlFlow<()> {
     }
 }
 
-/// A wrong request is the command line's fault; anything else is a failed run.
+/// A wrong request is the command line's fault; a wrong voice is its file's, and anything else is a
+/// failed run.
 pub fn refused(error: TtsError) -> Failure {
-    if error.is_request_error() {
+    if error.is_request_error() && !matches!(error, TtsError::Voice(_)) {
         Failure::usage(error.to_string())
     } else {
         error.into()
@@ -307,12 +310,12 @@ fn ending(speech: &Speech, plan: &Plan) -> Option<String> {
     let frames = speech.frames;
     match speech.end {
         EndReason::EndOfAudio | EndReason::Stopped => None,
-        EndReason::MaxFrames => Some(format!("note: stopped at --max-frames, {frames} frames")),
-        EndReason::FrameCap => Some(format!(
+        EndReason::FrameLimit => Some(format!("note: stopped at --max-frames, {frames} frames")),
+        EndReason::TextBound => Some(format!(
             "warning: the model did not end the speech; it was cut at the length bound of {frames} frames for {} bytes of text (--frames-per-byte, --frame-floor)",
             plan.text_bytes()
         )),
-        EndReason::LoopBreaker => Some(format!(
+        EndReason::Loop => Some(format!(
             "warning: the model repeated one frame without end; the speech was cut after {frames} frames (--loop-breaker)"
         )),
         EndReason::Context => Some(format!(

@@ -46,11 +46,13 @@ pub struct ValidateArgs {
 pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
-    let speaker = args.voice.load()?;
     let checkpoint = weights::open(&args.model.model, global.quiet)?;
     let config = Zonos2Config::from_checkpoint(&checkpoint)?;
-    let sequence = rows::read_rows(&args.ids, &config, speaker.as_ref())?;
-    let (model, _) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    let speaker = args.voice.load(&config)?;
+    let sequence = rows::read_rows(&args.ids, &config, speaker)?;
+    let (model, report) =
+        Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    weights::warn(&report);
 
     let mut tap = Tap::on();
     model.forward(&[sequence], &mut tap)?;
