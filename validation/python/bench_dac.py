@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The PyTorch side of `cargo xtask bench --component dac`: decodes on demand and says how long it took.
 
-Loads folded weights (`X.weight`, `X.bias`, `X.alpha`; the layout of folded.safetensors) and runs the
-decoder with torch.nn.functional, the arithmetic of the original without its weight-norm hooks. Then it reads one
-command a line from standard input:
+Loads a safetensors file with the names of the package, weight norm folded or not, and runs the decoder with
+torch.nn.functional: the arithmetic of the original without its weight-norm hooks. Then it reads one command a
+line from standard input:
 
     decode FRAMES     decode FRAMES random latent frames once; answers `SECONDS`
     matmul N          one N x N x N float32 product; answers `SECONDS`
@@ -21,6 +21,10 @@ from safetensors.torch import load_file
 class Decoder:
     def __init__(self, path, rates):
         self.w, self.rates = load_file(path), rates
+        for name in [n for n in self.w if n.endswith(".weight_g")]:
+            stem = name.removesuffix("_g")
+            v, g = self.w[stem + "_v"], self.w[name]
+            self.w[stem] = g * v / v.square().sum((1, 2), keepdim=True).sqrt()
         self.width = self.w["decoder.model.0.weight"].shape[1]
 
     def conv(self, name, x, **kw):
@@ -47,7 +51,7 @@ class Decoder:
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--weights", required=True, help="folded.safetensors")
+    ap.add_argument("--weights", required=True, help="safetensors file")
     ap.add_argument("--rates", required=True, type=lambda s: [int(x) for x in s.split(",")], help="decoder rates, as in 8,8,4,2")
     ap.add_argument("--threads", type=int, default=1)
     a = ap.parse_args()

@@ -1,0 +1,111 @@
+//! The codec's decoder at full size, with weights drawn by a recipe.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use zonos_audio::Codes;
+use zonos_dac::Dac;
+
+use super::torch::Torch;
+use super::{Bench, Measurement};
+use crate::dac_recipe::{Recipe, Sizes, draw_codes};
+
+/// About one second and about five seconds of audio.
+const FRAMES: [usize; 2] = [86, 430];
+const SEED: u64 = 20440;
+/// A minute of audio, for the memory line.
+const MINUTE: usize = 5168;
+
+pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("dac.safetensors");
+    let recipe = Recipe::full(SEED);
+    recipe.write(&file)?;
+    let dac = Dac::load(&file, &bench.device)?;
+    let sizes = &recipe.sizes;
+    let mut torch = match &bench.python {
+        Some(python) => {
+            let rates: Vec<_> = sizes.decoder_rates.iter().map(usize::to_string).collect();
+            let args = [
+                "--weights".to_owned(),
+                file.display().to_string(),
+                "--rates".to_owned(),
+                rates.join(","),
+                "--threads".to_owned(),
+                bench.threads.to_string(),
+            ];
+            Some(Torch::start(python, "bench_dac.py", &args)?)
+        }
+        None => None,
+    };
+    let mut lines = Vec::new();
+    for frames in FRAMES {
+        let codes = random_codes(sizes, frames)?;
+        let ours = || -> anyhow::Result<()> {
+            std::hint::black_box(dac.decode(&codes)?);
+            Ok(())
+        };
+        let command = format!("decode {frames}");
+        let (ours, torch) = match &mut torch {
+            Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
+            None => bench.race(ours, None)?,
+        };
+        lines.push(Measurement {
+            name: format!("dac decode, {frames} frames"),
+            ours,
+            torch,
+            floor: Some(sizes.decode_flops(frames) / bench.machine.matmul_flops),
+            floor_basis: Some("convolution FLOPs at the f32 matmul rate"),
+            audio: Some((frames * sizes.hop()) as f64 / sizes.sample_rate as f64),
+        });
+    }
+    Ok(lines)
+}
+
+fn random_codes(sizes: &Sizes, frames: usize) -> anyhow::Result<Codes> {
+    let values = draw_codes(sizes, frames, SEED)?;
+    Ok(Codes::new(frames, sizes.codebook_dims.len(), values)?)
+}
+
+/// Decodes a minute of audio in a process of its own and says how much memory it took at most.
+/// `None` where the system does not tell.
+pub(super) fn peak_memory(bench: &Bench) -> anyhow::Result<Option<String>> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("dac.safetensors");
+    Recipe::full(SEED).write(&file)?;
+    let output = Command::new(std::env::current_exe()?)
+        .args(["bench", "--peak-memory"])
+        .arg(&file)
+        .arg(MINUTE.to_string())
+        .env("RAYON_NUM_THREADS", bench.threads.to_string())
+        .output()
+        .context("cannot start the process to measure")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "measuring memory failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text
+        .lines()
+        .find_map(|l| l.strip_prefix("peak "))
+        .map(|kb| format!("dac decode of 60 s of audio: peak memory {kb}")))
+}
+
+/// The process that [`peak_memory`] starts.
+pub(super) fn peak_memory_child(weights: &Path, frames: usize) -> anyhow::Result<bool> {
+    let device = zonos_kernels::parse_device("cpu")?;
+    let dac = Dac::load(weights, &device)?;
+    let codes = random_codes(&Sizes::full(), frames)?;
+    let start = std::time::Instant::now();
+    let samples = dac.decode(&codes)?.len();
+    let time = start.elapsed().as_secs_f64();
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status")
+        && let Some(kb) = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))
+        && let Some(kb) = kb.trim().strip_suffix(" kB").and_then(|n| n.parse::<f64>().ok())
+    {
+        println!("peak {:.0} MB ({samples} samples in {time:.1} s)", kb / 1e3);
+    }
+    Ok(true)
+}

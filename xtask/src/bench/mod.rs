@@ -1,0 +1,264 @@
+//! `cargo xtask bench`: ours, PyTorch in the same run, and what the machine allows.
+//!
+//! Repetitions of both sides alternate, so that a machine that slows down slows both; medians are
+//! reported. The floor of a component is the least time its arithmetic or its memory traffic can
+//! take here, from the rates measured in the same run.
+
+mod dac;
+mod kernels;
+mod machine;
+mod torch;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Context;
+use burn::tensor::Device;
+use serde::Serialize;
+
+use crate::workspace;
+use machine::Machine;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only this component: dac, kernels or memory
+    #[arg(long, value_name = "C")]
+    component: Option<Component>,
+    /// Insist on the other side: fail when it cannot run
+    #[arg(long, value_name = "torch")]
+    against: Option<Against>,
+    /// Threads of both sides; 0 means all cores
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Python with torch and safetensors [default: python3, if it has them]
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+    /// Repetitions of each measurement
+    #[arg(long, default_value_t = 5)]
+    repeat: usize,
+    /// Write the measurements as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Decode frames with the weights at this path and print this process's peak memory
+    #[arg(long, hide = true, num_args = 2, value_names = ["WEIGHTS", "FRAMES"])]
+    peak_memory: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Component {
+    /// The codec's decoder at full size
+    Dac,
+    /// Matrix-vector products over weights that no cache holds
+    Kernels,
+    /// Peak memory of decoding a minute of audio
+    Memory,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Against {
+    Torch,
+}
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+pub(crate) struct Measurement {
+    /// What was measured.
+    name: String,
+    /// Median seconds of ours.
+    ours: f64,
+    /// Median seconds of PyTorch.
+    torch: Option<f64>,
+    /// Least possible seconds on this machine.
+    floor: Option<f64>,
+    /// What the floor rests on.
+    floor_basis: Option<&'static str>,
+    /// Seconds of audio that one repetition makes.
+    audio: Option<f64>,
+}
+
+impl Measurement {
+    /// How many times faster than PyTorch.
+    fn ratio(&self) -> Option<f64> {
+        self.torch.map(|t| t / self.ours)
+    }
+
+    /// Share of the possible speed, 0 to 1.
+    fn of_floor(&self) -> Option<f64> {
+        self.floor.map(|f| f / self.ours)
+    }
+}
+
+/// What a component measures with.
+pub(crate) struct Bench {
+    device: Device,
+    machine: Machine,
+    python: Option<PathBuf>,
+    threads: usize,
+    repeat: usize,
+}
+
+impl Bench {
+    /// Medians of `repeat` alternating runs of ours and theirs, after one warm-up of each.
+    fn race(
+        &self,
+        mut ours: impl FnMut() -> anyhow::Result<()>,
+        mut theirs: Option<&mut dyn FnMut() -> anyhow::Result<f64>>,
+    ) -> anyhow::Result<(f64, Option<f64>)> {
+        ours()?;
+        if let Some(theirs) = &mut theirs {
+            theirs()?;
+        }
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for _ in 0..self.repeat.max(1) {
+            let start = Instant::now();
+            ours()?;
+            a.push(start.elapsed().as_secs_f64());
+            if let Some(theirs) = &mut theirs {
+                b.push(theirs()?);
+            }
+        }
+        Ok((median(&mut a), (!b.is_empty()).then(|| median(&mut b))))
+    }
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    match n {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
+    if let Some([weights, frames]) = args.peak_memory.as_deref() {
+        return dac::peak_memory_child(weights.as_ref(), frames.parse()?);
+    }
+    if cfg!(debug_assertions) {
+        return again_in_release();
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if args.threads == 0 {
+        cores
+    } else {
+        args.threads
+    };
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .context("cannot set the number of threads")?;
+    let python = match torch::find(args.python.as_deref()) {
+        Ok(python) => Some(python),
+        Err(error) if args.against.is_some() || args.python.is_some() => return Err(error),
+        Err(error) => {
+            println!("without PyTorch: {error:#}");
+            None
+        }
+    };
+    let device = zonos_kernels::parse_device("cpu")?;
+    let machine = Machine::measure(&device, threads);
+    println!("{machine}");
+    let bench = Bench {
+        device,
+        machine,
+        python,
+        threads,
+        repeat: args.repeat,
+    };
+    let wants = |c| args.component.is_none_or(|only| only == c);
+    let mut lines = Vec::new();
+    if wants(Component::Kernels) {
+        lines.extend(kernels::run(&bench)?);
+    }
+    if wants(Component::Dac) {
+        lines.extend(dac::run(&bench)?);
+    }
+    let memory = if wants(Component::Memory) {
+        dac::peak_memory(&bench)?
+    } else {
+        None
+    };
+
+    print_table(&lines);
+    if let Some(memory) = &memory {
+        println!("{memory}");
+    }
+    if let Some(path) = &args.json {
+        let rows: Vec<_> = lines
+            .iter()
+            .map(|m| {
+                let mut row = serde_json::json!(m);
+                row["ratio"] = serde_json::json!(m.ratio());
+                row["of_floor"] = serde_json::json!(m.of_floor());
+                row
+            })
+            .collect();
+        let value = serde_json::json!({
+            "machine": bench.machine, "repeat": bench.repeat, "measurements": rows,
+            "memory": memory,
+        });
+        workspace::write(path, &serde_json::to_string_pretty(&value)?)?;
+    }
+    Ok(true)
+}
+
+/// Numbers of an unoptimised build mean nothing: start over in release.
+fn again_in_release() -> anyhow::Result<bool> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    println!("building in release");
+    let status = std::process::Command::new(cargo)
+        .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1))
+        .current_dir(workspace::root())
+        .status()
+        .context("cannot run cargo")?;
+    Ok(status.success())
+}
+
+fn print_table(lines: &[Measurement]) {
+    let width = lines.iter().map(|m| m.name.len()).max().unwrap_or(4).max(4);
+    println!(
+        "{:<width$}  {:>10} {:>10} {:>7} {:>10} {:>8} {:>8}  floor rests on",
+        "what", "ours", "torch", "ratio", "floor", "of floor", "x real"
+    );
+    let show = |x: Option<f64>| x.map_or_else(|| "-".to_owned(), seconds);
+    for m in lines {
+        println!(
+            "{:<width$}  {:>10} {:>10} {:>7} {:>10} {:>8} {:>8}  {}",
+            m.name,
+            seconds(m.ours),
+            show(m.torch),
+            m.ratio()
+                .map_or_else(|| "-".to_owned(), |r| format!("{r:.2}x")),
+            show(m.floor),
+            m.of_floor()
+                .map_or_else(|| "-".to_owned(), |f| format!("{:.0} %", f * 100.0)),
+            m.audio
+                .map_or_else(|| "-".to_owned(), |a| format!("{:.2}", a / m.ours)),
+            m.floor_basis.unwrap_or("-"),
+        );
+    }
+}
+
+fn seconds(x: f64) -> String {
+    if x < 1e-3 {
+        format!("{:.1} us", x * 1e6)
+    } else if x < 1.0 {
+        format!("{:.2} ms", x * 1e3)
+    } else {
+        format!("{x:.3} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&mut []).is_nan());
+    }
+}

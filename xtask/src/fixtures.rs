@@ -1,0 +1,62 @@
+//! `cargo xtask fixtures`: the fixtures are copies; this keeps them so.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::workspace;
+
+/// Fixtures travel with every clone.
+const MOST_BYTES: u64 = 40_000_000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Copy what differs, instead of only naming it
+    #[arg(long)]
+    copy: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
+    let Some(source) = workspace::goldens()? else {
+        anyhow::bail!(
+            "${} is not set; name the folder that the fixtures were copied from",
+            workspace::GOLDENS
+        );
+    };
+    let target = workspace::fixtures();
+    let (mut bytes, mut same, mut differ) = (0, 0, 0);
+    for file in workspace::files_below(&target)? {
+        let (from, to) = (source.join(&file), target.join(&file));
+        bytes += std::fs::metadata(&to)?.len();
+        if !from.is_file() {
+            println!("{}: not in {}", file.display(), source.display());
+            differ += 1;
+        } else if equal(&from, &to)? {
+            same += 1;
+        } else if args.copy {
+            std::fs::copy(&from, &to)
+                .with_context(|| format!("{}: cannot copy", file.display()))?;
+            println!("{}: copied", file.display());
+            same += 1;
+        } else {
+            println!("{}: differs", file.display());
+            differ += 1;
+        }
+    }
+    println!(
+        "fixtures: {same} as in {}, {differ} not; {:.1} MB",
+        source.display(),
+        bytes as f64 / 1e6
+    );
+    if bytes > MOST_BYTES {
+        println!("fixtures: more than {} MB", MOST_BYTES / 1_000_000);
+    }
+    Ok(differ == 0 && bytes <= MOST_BYTES)
+}
+
+fn equal(a: &Path, b: &Path) -> anyhow::Result<bool> {
+    let read = |path: &Path| {
+        std::fs::read(path).with_context(|| format!("{}: cannot read", path.display()))
+    };
+    Ok(read(a)? == read(b)?)
+}
