@@ -10,7 +10,7 @@ use crate::host::HostTensor;
 pub(crate) fn gradients_by_name<M: Module>(
     module: &M,
     gradients: &Gradients,
-    rename: fn(&str) -> String,
+    rename: impl Fn(&str) -> String,
 ) -> super::Gradients {
     let mut collector = Collector {
         path: Vec::new(),
@@ -22,14 +22,14 @@ pub(crate) fn gradients_by_name<M: Module>(
     collector.found
 }
 
-struct Collector<'a> {
+struct Collector<'a, F> {
     path: Vec<String>,
     gradients: &'a Gradients,
-    rename: fn(&str) -> String,
+    rename: F,
     found: super::Gradients,
 }
 
-impl ModuleVisitor for Collector<'_> {
+impl<F: Fn(&str) -> String> ModuleVisitor for Collector<'_, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
         // Variants of an enum are no level of the checkpoint.
         if !container.starts_with("Enum") || !name.starts_with(char::is_uppercase) {

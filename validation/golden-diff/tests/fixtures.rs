@@ -1,0 +1,124 @@
+//! Every golden folder of the repository, on the default CPU device.
+
+use std::path::{Path, PathBuf};
+
+use golden_diff::{Component, GoldenError, Report, Request, SkipReason, run};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fixtures")
+        .join(name)
+}
+
+fn compare(name: &str) -> Report {
+    let report = run(&Request::new(fixture(name), "cpu").unwrap()).unwrap();
+    assert!(report.passed(), "{report}");
+    report
+}
+
+/// Keys of the golden that were compared, whatever the container.
+fn compared(report: &Report, key: &str) -> usize {
+    report
+        .rows
+        .iter()
+        .filter(|r| r.from_golden && r.key == key)
+        .count()
+}
+
+#[test]
+fn zonos2() {
+    let report = compare("zonos2/tiny");
+    assert_eq!(report.component, Component::Zonos2);
+    // Three containers, and nothing skipped but inputs.
+    for key in [
+        "plain.layer.0.attn",
+        "plain.logits_argmax",
+        "speaker.projected",
+        "quantile.layer.4.expert",
+        "batch.codes",
+        "gen.penalty.codes",
+        "gen.penalty.eos_frame",
+        "gen.speaker.logits",
+    ] {
+        assert_eq!(compared(&report, key), 3, "{key}\n{report}");
+    }
+    assert!(
+        report
+            .skipped
+            .iter()
+            .all(|s| matches!(s.reason, SkipReason::Input(_))),
+        "{report}"
+    );
+    for own in [
+        "untapped.plain.logits",
+        "alone.batch.codes",
+        "recompute.gen.greedy.codes",
+    ] {
+        assert_eq!(report.rows.iter().filter(|r| r.key == own).count(), 3);
+    }
+}
+
+#[test]
+fn dac_tiny() {
+    let report = compare("dac/tiny");
+    assert_eq!(report.component, Component::Dac);
+    for key in [
+        "z_q",
+        "dec.1.res1.conv1",
+        "dec.4",
+        "wav",
+        "untapped.wav",
+        "seam.max_delta_by_context_f32",
+        "stream.windows",
+        "stream.crossfade_wav",
+        "fade50.cpp",
+        "pcm16",
+    ] {
+        assert_eq!(compared(&report, key), 4, "{key}\n{report}");
+    }
+}
+
+#[test]
+fn dac_with_an_odd_rate() {
+    assert_eq!(compared(&compare("dac/alt"), "wav"), 4);
+    assert_eq!(compared(&compare("dac/odd"), "wav"), 5);
+}
+
+#[test]
+fn dac_full_needs_a_checkpoint() {
+    let error = run(&Request::new(fixture("dac/full"), "cpu").unwrap()).unwrap_err();
+    assert!(matches!(error, GoldenError::NoCheckpoint { .. }), "{error}");
+}
+
+#[test]
+fn zonos2_gradients() {
+    let report = compare("gradients/zonos2");
+    for key in [
+        "plain.loss",
+        "plain.grad.layers.0.attention.temp",
+        "plain.grad.layers.2.feed_forward.experts.w13.sample",
+        "speaker.grad.speaker.vector",
+        "speaker.grad.speaker_lda_projection.weight.cossum",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+}
+
+#[test]
+fn dac_gradients() {
+    let report = compare("gradients/dac");
+    for key in [
+        "decode.loss",
+        "decode.grad.z_q",
+        "decode.grad.decoder.model.1.block.1.weight",
+        "decode.grad.decoder.model.1.block.1.weight_g",
+        "decode.grad.quantizer.quantizers.0.codebook.weight",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+    let skipped = |key: &str| report.skipped.iter().find(|s| s.key == key);
+    assert!(matches!(
+        skipped("encode.loss").map(|s| &s.reason),
+        Some(SkipReason::NotApplicable(_))
+    ));
+}
