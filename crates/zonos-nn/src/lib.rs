@@ -1,7 +1,15 @@
 //! Layers shared by the zonos-burn models.
 
+mod conv;
+mod linear;
 mod norm;
+mod rotary;
+mod snake;
 mod tap;
 
+pub use conv::{Conv1d, ConvTranspose1d, ConvWeight, Edges, WeightFactors};
+pub use linear::{BiasedLinear, Embedding};
 pub use norm::{RmsNorm, rms_norm};
+pub use rotary::{Rotary, RotaryRows};
+pub use snake::Snake;
 pub use tap::Tap;
