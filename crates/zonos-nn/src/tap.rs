@@ -2,7 +2,8 @@
 
 use std::fmt::Display;
 
-use burn::tensor::{Tensor, TensorData, TensorKind};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Tensor, TensorData};
 
 /// Receives named intermediate tensors of a forward pass, under the names of the golden keys.
 ///
@@ -42,10 +43,7 @@ impl Tap {
     }
 
     /// Shows `x` under `name`.
-    pub fn record<const D: usize, K: TensorKind>(&mut self, name: impl Display, x: &Tensor<D, K>)
-    where
-        K: burn::tensor::Basic,
-    {
+    pub fn record<const D: usize, K: Basic>(&mut self, name: impl Display, x: &Tensor<D, K>) {
         if let Some(records) = &mut self.records {
             records.push((name.to_string(), x.clone().into_data()));
         }
