@@ -123,10 +123,12 @@ impl Recipe {
                 Value::Array(_) => list("codebook_dim")?,
                 _ => vec![number(config, "codebook_dim")?; books],
             };
-            ensure!(codebook_dims.len() == books, "`codebook_dim`: not {books} entries");
-            let gain = |name: &str, usual: f32| {
-                facts["init"][name].as_f64().map_or(usual, |x| x as f32)
-            };
+            ensure!(
+                codebook_dims.len() == books,
+                "`codebook_dim`: not {books} entries"
+            );
+            let gain =
+                |name: &str, usual: f32| facts["init"][name].as_f64().map_or(usual, |x| x as f32);
             Ok(Self {
                 sizes: Sizes {
                     latent_dim: match config["latent_dim"].as_u64() {
@@ -236,14 +238,22 @@ impl Recipe {
             out.push(Layer::Conv(format!("{p}.block.3"), [d, d, 1], 0.3));
         };
         let mut width = s.encoder_dim;
-        out.push(Layer::Conv("encoder.block.0".into(), [width, 1, 7], self.gain_in));
+        out.push(Layer::Conv(
+            "encoder.block.0".into(),
+            [width, 1, 7],
+            self.gain_in,
+        ));
         for (i, &rate) in s.encoder_rates.iter().enumerate() {
             let p = format!("encoder.block.{}.block", i + 1);
             for r in 0..3 {
                 unit(&mut out, format!("{p}.{r}"), width);
             }
             out.push(Layer::Snake(format!("{p}.3"), width));
-            out.push(Layer::Conv(format!("{p}.4"), [2 * width, width, 2 * rate], 0.9));
+            out.push(Layer::Conv(
+                format!("{p}.4"),
+                [2 * width, width, 2 * rate],
+                0.9,
+            ));
             width *= 2;
         }
         let n = s.encoder_rates.len();
@@ -255,9 +265,20 @@ impl Recipe {
         ));
         for (q, &dim) in s.codebook_dims.iter().enumerate() {
             let p = format!("quantizer.quantizers.{q}");
-            out.push(Layer::Conv(format!("{p}.in_proj"), [dim, s.latent_dim, 1], 1.0));
-            out.push(Layer::Conv(format!("{p}.out_proj"), [s.latent_dim, dim, 1], 0.35));
-            out.push(Layer::Table(format!("{p}.codebook"), [s.codebook_size, dim]));
+            out.push(Layer::Conv(
+                format!("{p}.in_proj"),
+                [dim, s.latent_dim, 1],
+                1.0,
+            ));
+            out.push(Layer::Conv(
+                format!("{p}.out_proj"),
+                [s.latent_dim, dim, 1],
+                0.35,
+            ));
+            out.push(Layer::Table(
+                format!("{p}.codebook"),
+                [s.codebook_size, dim],
+            ));
         }
         let mut width = s.decoder_dim;
         out.push(Layer::Conv(
@@ -317,7 +338,11 @@ fn push_factors(
     gain: f32,
 ) {
     out.push((format!("{p}.bias"), vec![biases], Rule::Bias));
-    out.push((format!("{p}.weight_g"), vec![dims[0], 1, 1], Rule::Gain(gain)));
+    out.push((
+        format!("{p}.weight_g"),
+        vec![dims[0], 1, 1],
+        Rule::Gain(gain),
+    ));
     out.push((format!("{p}.weight_v"), dims.to_vec(), Rule::Plain));
 }
 

@@ -215,7 +215,12 @@ mod tests {
         let names: Vec<_> = found.usable.iter().map(|p| p.to_str().unwrap()).collect();
         assert_eq!(
             names,
-            ["weights.pth", "weights.cuda.pth", "folded.safetensors", "hf"]
+            [
+                "weights.pth",
+                "weights.cuda.pth",
+                "folded.safetensors",
+                "hf"
+            ]
         );
         assert_eq!(found.ignored.len(), 1);
     }

@@ -67,7 +67,11 @@ fn section(out: &mut String, report: &Report) {
             "<details{}><summary>{}: {} compared, {failed} failed</summary><table><tr><th>key<th>shape\
              <th class=n>cosine<th class=n>max |d|<th>of limit<th class=n>rel L2<th class=n>argmax<th class=n>equal\
              <th>tolerance<th>verdict</tr>",
-            if failed > 0 || start == 0 { " open" } else { "" },
+            if failed > 0 || start == 0 {
+                " open"
+            } else {
+                ""
+            },
             escape(container),
             rows.len()
         );

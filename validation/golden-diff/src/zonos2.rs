@@ -11,7 +11,9 @@ use burn::tensor::Tensor;
 use zonos_audio::Codes;
 use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_nn::Tap;
-use zonos2::{Balancing, GenerateOptions, Generation, SamplerOptions, Sequence, Zonos2, Zonos2Config};
+use zonos2::{
+    Balancing, GenerateOptions, Generation, SamplerOptions, Sequence, Zonos2, Zonos2Config,
+};
 
 use crate::checks::Checks;
 use crate::compare::Tolerance;
@@ -204,7 +206,10 @@ impl<'a> Suite<'a> {
                 None => checks.fail(
                     &rows_key,
                     self.rules.of("logits_rows"),
-                    format!("rows {picks:?} do not all exist: there are {:?}", logits.shape()),
+                    format!(
+                        "rows {picks:?} do not all exist: there are {:?}",
+                        logits.shape()
+                    ),
                 ),
             }
         }
@@ -522,7 +527,11 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
-    fn generate(&self, sequences: &[Sequence], options: &GenerateOptions) -> Result<Vec<Generation>> {
+    fn generate(
+        &self,
+        sequences: &[Sequence],
+        options: &GenerateOptions,
+    ) -> Result<Vec<Generation>> {
         let each = vec![options.clone(); sequences.len()];
         self.model
             .generate(sequences, &each, &mut |_| ControlFlow::Continue(()))

@@ -103,7 +103,11 @@ fn one_weight_is_found_where_it_first_matters() {
         set_f32(weight, 5, old + 0.01);
     });
     let report = run(&request(&dir)).unwrap();
-    assert_eq!(report.first_divergence().unwrap().key, "dec.2.up", "{report}");
+    assert_eq!(
+        report.first_divergence().unwrap().key,
+        "dec.2.up",
+        "{report}"
+    );
 }
 
 #[test]

@@ -103,7 +103,10 @@ pub(super) fn peak_memory_child(weights: &Path, frames: usize) -> anyhow::Result
     let time = start.elapsed().as_secs_f64();
     if let Ok(status) = std::fs::read_to_string("/proc/self/status")
         && let Some(kb) = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))
-        && let Some(kb) = kb.trim().strip_suffix(" kB").and_then(|n| n.parse::<f64>().ok())
+        && let Some(kb) = kb
+            .trim()
+            .strip_suffix(" kB")
+            .and_then(|n| n.parse::<f64>().ok())
     {
         println!("peak {:.0} MB ({samples} samples in {time:.1} s)", kb / 1e3);
     }

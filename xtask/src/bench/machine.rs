@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use burn::tensor::{Distribution, Device, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 use rayon::prelude::*;
 use serde::Serialize;
 

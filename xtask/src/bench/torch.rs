@@ -70,9 +70,9 @@ impl Torch {
         writeln!(self.to, "{command}")?;
         self.to.flush()?;
         let answer = self.line()?;
-        answer
-            .parse()
-            .with_context(|| format!("'{command}': the script answered {answer:?}, expected seconds"))
+        answer.parse().with_context(|| {
+            format!("'{command}': the script answered {answer:?}, expected seconds")
+        })
     }
 
     fn line(&mut self) -> anyhow::Result<String> {

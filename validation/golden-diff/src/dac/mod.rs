@@ -165,7 +165,11 @@ impl<'a> Suite<'a> {
         whole: &[f32],
         checks: &mut Checks<'_>,
     ) -> Result<()> {
-        let max_abs = if self.request.bit_exact() { 0.0 } else { STREAM };
+        let max_abs = if self.request.bit_exact() {
+            0.0
+        } else {
+            STREAM
+        };
         for block in [5, 86] {
             let streamed = self.streamed(codes, block)?;
             checks.own(
@@ -241,7 +245,11 @@ impl<'a> Suite<'a> {
         checks.key("stream.buffered", &HostTensor::signal(&buffered), wave())?;
         self.compare_streams("stream.buffered", &kept, &buffered, checks)?;
         let no_eos = self.samples(&all)?;
-        checks.key("stream.buffered_no_eos", &HostTensor::signal(&no_eos), wave())?;
+        checks.key(
+            "stream.buffered_no_eos",
+            &HostTensor::signal(&no_eos),
+            wave(),
+        )?;
 
         let hop = buffered.len() / kept.frames().max(1);
         let mut decode = |codes: &Codes| self.samples(codes);
@@ -280,14 +288,17 @@ impl<'a> Suite<'a> {
         }
         // From the golden's own samples: between two steps, noise of 1e-6 decides the rounding.
         if let (true, Some(exact)) = (golden.has("pcm16"), golden.get("stream.buffered")?) {
-            let steps: Vec<i64> = exact.to_f32().into_iter().map(|x| pcm16(x).into()).collect();
+            let steps: Vec<i64> = exact
+                .to_f32()
+                .into_iter()
+                .map(|x| pcm16(x).into())
+                .collect();
             if let Some(steps) = HostTensor::ints([steps.len()], steps) {
                 checks.key("pcm16", &steps, Tolerance::Exact)?;
             }
         }
         Ok(())
     }
-
 }
 
 /// Codes `[codebooks, frames]` of the golden as `[frames, codebooks]`.
@@ -325,6 +336,9 @@ fn tail(samples: &[f32], kept: usize) -> HostTensor {
 
 /// `[frames, codebooks] -> [1, codebooks, frames]` on the device.
 pub(crate) fn on_device(codes: &Codes, device: &Device) -> Tensor<3, Int> {
-    let data = TensorData::new(codes.values().to_vec(), [1, codes.frames(), codes.codebooks()]);
+    let data = TensorData::new(
+        codes.values().to_vec(),
+        [1, codes.frames(), codes.codebooks()],
+    );
     Tensor::<3, Int>::from_data(data, (device, DType::I32)).swap_dims(1, 2)
 }

@@ -105,7 +105,9 @@ impl Crossfade {
         for row in 0..raw.frames() {
             let last = row + 1 == raw.frames();
             let known = eos.filter(|&e| row >= e + self.told_after);
-            let part = self.step(raw, row, last, known, &mut done, &mut tail, hop, highest, decode)?;
+            let part = self.step(
+                raw, row, last, known, &mut done, &mut tail, hop, highest, decode,
+            )?;
             sizes.push(part.len());
             samples.extend(part);
         }
@@ -137,7 +139,11 @@ impl Crossfade {
         if !due {
             return Ok(Vec::new());
         }
-        let stop = until(if last { total } else { total.saturating_sub(lag) });
+        let stop = until(if last {
+            total
+        } else {
+            total.saturating_sub(lag)
+        });
         if stop <= *done {
             return Ok(tail.take().filter(|_| last).unwrap_or_default());
         }

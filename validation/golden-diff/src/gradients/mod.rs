@@ -51,7 +51,11 @@ pub(crate) fn run(request: &Request, component: Component, checks: &mut Checks<'
 }
 
 /// The checkpoint: the one named, or the first in the model folder that the report points to.
-fn model(request: &Request, report: &Report, checks: &mut Checks<'_>) -> Result<(PathBuf, PathBuf)> {
+fn model(
+    request: &Request,
+    report: &Report,
+    checks: &mut Checks<'_>,
+) -> Result<(PathBuf, PathBuf)> {
     if request.checkpoint.is_none()
         && let Some(model) = report.model()
     {
@@ -222,7 +226,9 @@ fn compare_one(
         return Ok(());
     }
     let (Some(tol), Some(norm), Some(max)) = (number("tol"), number("norm"), number("max")) else {
-        return Err(golden.problem(format!("report.json: case `{case}`, `{name}`: no tolerance")));
+        return Err(golden.problem(format!(
+            "report.json: case `{case}`, `{name}`: no tolerance"
+        )));
     };
     if tol > CANCELS {
         let why = SkipReason::NotApplicable(format!("entries cancel (tolerance {tol:.0e})"));
@@ -240,7 +246,11 @@ fn compare_one(
     let actual = match found {
         Some(Some(g)) => g,
         Some(None) => {
-            checks.fail(&label, rule, "no gradient reached this parameter".to_owned());
+            checks.fail(
+                &label,
+                rule,
+                "no gradient reached this parameter".to_owned(),
+            );
             return touch_sample(&key, None, None, checks);
         }
         None => {
@@ -284,7 +294,8 @@ fn compare_one(
         }
         touch_sample(&key, Some(&sums), Some((slack, tol)), checks)?;
     } else if !golden.has(&key) {
-        let expected: Option<Vec<f64>> = ["sum", "norm", "cossum"].into_iter().map(number).collect();
+        let expected: Option<Vec<f64>> =
+            ["sum", "norm", "cossum"].into_iter().map(number).collect();
         if let Some(expected) = expected {
             checks.part(
                 &label,

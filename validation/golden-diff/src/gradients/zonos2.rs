@@ -73,10 +73,8 @@ fn compute(request: &Request, path: &Path, case: &str, checks: &Checks<'_>) -> R
         .logits
         .slice([first..first + scored, 0..codebooks, 0..entries])
         .reshape([cells, entries]);
-    let target = Tensor::<2, Int>::from_data(
-        TensorData::new(target, [cells, 1]),
-        (&device, DType::I32),
-    );
+    let target =
+        Tensor::<2, Int>::from_data(TensorData::new(target, [cells, 1]), (&device, DType::I32));
     let loss = log_softmax(logits, 1).gather(1, target).mean().neg();
     let gradients = loss.backward();
     let mut found = gradients_by_name(model.backbone(), &gradients, checkpoint_name);
