@@ -1,0 +1,291 @@
+//! Frame after frame, for a batch of sequences.
+
+use std::ops::ControlFlow;
+
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use zonos_audio::Codes;
+use zonos_nn::Tap;
+
+use crate::cache::{CacheDType, KvCache};
+use crate::error::Zonos2Error;
+use crate::segment::{Packed, Sequence};
+use crate::{
+    EndOfAudio, EndReason, Limits, LoopBreaker, Sampler, SamplerOptions, Zonos2, Zonos2Config,
+    codec_codes,
+};
+
+/// How to generate one sequence.
+#[derive(Debug, Clone)]
+pub struct GenerateOptions {
+    /// How codes are drawn.
+    pub sampler: SamplerOptions,
+    /// Seed of the draws; the same seed, build and device give the same codes.
+    pub seed: u64,
+    /// Most frames to generate; `None` is what the positions allow.
+    pub max_frames: Option<usize>,
+    /// Go on after the end of audio.
+    pub ignore_eos: bool,
+    /// Bound by the length of the text and loop breaker; `None` is neither.
+    pub limits: Option<Limits>,
+    /// Run the whole sequence again for every frame instead of caching keys and values. Slow; for
+    /// checks. Counts when any sequence of a batch asks for it.
+    pub recompute: bool,
+    /// Storage type of the cache. The first sequence's choice counts for a batch.
+    pub cache_dtype: CacheDType,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self {
+            sampler: SamplerOptions::default(),
+            seed: 0,
+            max_frames: None,
+            ignore_eos: false,
+            limits: None,
+            recompute: false,
+            cache_dtype: CacheDType::F32,
+        }
+    }
+}
+
+/// A frame, as soon as it is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// The sequence it belongs to, from 0.
+    pub sequence: usize,
+    /// Its index among that sequence's frames, from 0.
+    pub index: usize,
+    /// `[codebooks]`, delayed as drawn, end and pad ids included.
+    pub codes: &'a [i32],
+}
+
+/// What [`Zonos2::generate`] made of one sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generation {
+    /// `[frames, codebooks]`, delayed as drawn.
+    pub frames: Codes,
+    /// The aligned frame at which the audio ends, if the model ended it.
+    pub eos_frame: Option<usize>,
+    /// Why it ended.
+    pub end: EndReason,
+}
+
+impl Generation {
+    /// The codes for the codec: delay taken back, cut at the end of audio, padding clamped.
+    pub fn codec_codes(&self, config: &Zonos2Config) -> Codes {
+        codec_codes(&self.frames, self.eos_frame, config)
+            .expect("a generation has the codebooks of its model")
+    }
+}
+
+/// One sequence under way.
+struct Running {
+    /// Its place among the sequences given.
+    index: usize,
+    sampler: Sampler,
+    end: EndOfAudio,
+    breaker: LoopBreaker,
+    /// What reaching the frame limit means.
+    limit: EndReason,
+    rows: usize,
+    codes: Vec<i32>,
+}
+
+impl Zonos2 {
+    /// Generates frames for every sequence until each has ended.
+    ///
+    /// Sequences are independent: a batch gives what each would give alone. `on_frame` sees every
+    /// frame at once and stops everything by returning [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    ///
+    /// A malformed sequence, a prompt that leaves no position for sound, or logits that are not
+    /// finite, naming the frame and the layer.
+    pub fn generate(
+        &self,
+        sequences: &[Sequence],
+        options: &[GenerateOptions],
+        on_frame: &mut dyn FnMut(Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, Zonos2Error> {
+        if options.len() != sequences.len() {
+            return Err(Zonos2Error::OptionCount {
+                sequences: sequences.len(),
+                options: options.len(),
+            });
+        }
+        self.validate(sequences)?;
+        let config = self.config();
+        let width = config.row_width();
+        let mut running = sequences
+            .iter()
+            .zip(options)
+            .enumerate()
+            .map(|(index, (sequence, options))| self.start(index, sequence, options))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut done: Vec<Option<Generation>> = sequences.iter().map(|_| None).collect();
+        let recompute = options.iter().any(|o| o.recompute);
+        let mut whole = sequences.to_vec();
+
+        let mut cache = (!recompute).then(|| {
+            let capacity = running
+                .iter()
+                .map(|r| r.rows + r.end.max_frames())
+                .max()
+                .unwrap_or(0);
+            let capacity = capacity.min(config.max_seqlen);
+            let dtype = options[0].cache_dtype;
+            KvCache::new(config, sequences.len(), capacity, dtype, self.device())
+        });
+        let mut packed = Packed::sequences(sequences, width, self.device());
+        loop {
+            let hidden = self.backbone().hidden(&packed, cache.as_mut(), &mut Tap::off());
+            let logits = self.last_logits(hidden, &packed);
+            let mut stopped = false;
+            let mut keep = Vec::with_capacity(running.len());
+            let mut rows = Vec::with_capacity(running.len() * width);
+            for (slot, (run, logits)) in running.iter_mut().zip(&logits).enumerate() {
+                let index = run.end.frames();
+                if logits.iter().any(|x| !x.is_finite()) {
+                    return Err(self.non_finite(&sequences[run.index], &run.codes, index));
+                }
+                let frame = run.sampler.sample(logits)?;
+                run.codes.extend_from_slice(frame);
+                rows.extend_from_slice(frame);
+                rows.push(config.text_pad_id() as i32);
+                let event = Frame {
+                    sequence: run.index,
+                    index,
+                    codes: frame,
+                };
+                stopped |= on_frame(event).is_break();
+                let looped = run.breaker.push(frame);
+                let ended = run.end.push(frame);
+                let reason = if run.end.is_complete() {
+                    Some(EndReason::EndOfAudio)
+                } else if looped.is_some() {
+                    looped
+                } else if ended {
+                    Some(run.limit)
+                } else {
+                    None
+                };
+                match reason {
+                    Some(reason) => done[run.index] = Some(self.finish(run, reason)),
+                    None => keep.push(slot),
+                }
+            }
+            if stopped || keep.is_empty() {
+                break;
+            }
+            let kept_rows: Vec<i32> = keep
+                .iter()
+                .flat_map(|&slot| &rows[slot * width..(slot + 1) * width])
+                .copied()
+                .collect();
+            if let Some(cache) = &mut cache {
+                cache.retain(&keep);
+            }
+            let mut slot = 0;
+            running.retain(|_| {
+                slot += 1;
+                keep.contains(&(slot - 1))
+            });
+            packed = match &cache {
+                Some(cache) => Packed::decode(kept_rows, cache.lengths(), width, self.device()),
+                None => {
+                    for (run, row) in running.iter().zip(kept_rows.chunks(width)) {
+                        whole[run.index].rows.extend_from_slice(row);
+                    }
+                    let live: Vec<_> = running.iter().map(|r| whole[r.index].clone()).collect();
+                    Packed::sequences(&live, width, self.device())
+                }
+            };
+        }
+        for run in &mut running {
+            if done[run.index].is_none() {
+                done[run.index] = Some(self.finish(run, EndReason::Stopped));
+            }
+        }
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    fn start(
+        &self,
+        index: usize,
+        sequence: &Sequence,
+        options: &GenerateOptions,
+    ) -> Result<Running, Zonos2Error> {
+        let config = self.config();
+        let rows = sequence.len(config.row_width());
+        let left = config.max_seqlen - rows;
+        if left == 0 {
+            return Err(Zonos2Error::NoRoom {
+                sequence: index,
+                rows,
+                limit: config.max_seqlen,
+            });
+        }
+        let limits = options.limits.unwrap_or_else(Limits::none);
+        let text_bytes = sequence.text_bytes(config);
+        let (cap, limit) = limits.frame_cap(text_bytes, options.max_frames, left);
+        Ok(Running {
+            index,
+            sampler: Sampler::for_config(options.sampler, config, options.seed)?,
+            end: EndOfAudio::for_config(config, cap).ignoring_eos(options.ignore_eos),
+            breaker: limits.loop_breaker(),
+            limit,
+            rows,
+            codes: Vec::new(),
+        })
+    }
+
+    fn finish(&self, run: &mut Running, end: EndReason) -> Generation {
+        let codebooks = self.config().n_codebooks;
+        let codes = std::mem::take(&mut run.codes);
+        Generation {
+            frames: Codes::new(codes.len() / codebooks, codebooks, codes)
+                .expect("whole frames were collected"),
+            eos_frame: run.end.eos_frame(),
+            end,
+        }
+    }
+
+    /// Logits of the last row of each sequence, on the host: `[codebooks * entries]` each.
+    fn last_logits(&self, hidden: Tensor<2>, packed: &Packed) -> Vec<Vec<f32>> {
+        let sequences = packed.segments.len();
+        let last = if hidden.dims()[0] == sequences {
+            hidden
+        } else {
+            let rows: Vec<i32> = packed.segments.iter().map(|s| s.end as i32 - 1).collect();
+            let data = TensorData::new(rows, [sequences]);
+            let rows = Tensor::<1, Int>::from_data(data, (self.device(), DType::I32));
+            hidden.select(0, rows)
+        };
+        let logits = self.backbone().logits(last).into_data();
+        let values: Vec<f32> = logits.iter::<f32>().collect();
+        let each = values.len() / sequences;
+        values.chunks(each).map(<[f32]>::to_vec).collect()
+    }
+
+    /// Finds the first layer whose output is not finite, by running everything again under a tap.
+    fn non_finite(&self, sequence: &Sequence, codes: &[i32], frame: usize) -> Zonos2Error {
+        let config = self.config();
+        let mut sequence = sequence.clone();
+        for frame in codes.chunks(config.n_codebooks) {
+            sequence.rows.extend_from_slice(frame);
+            sequence.rows.push(config.text_pad_id() as i32);
+        }
+        let mut tap = Tap::on();
+        let packed = Packed::sequences(
+            std::slice::from_ref(&sequence),
+            config.row_width(),
+            self.device(),
+        );
+        self.backbone().hidden(&packed, None, &mut tap);
+        let layer = tap.into_records().into_iter().find_map(|(name, data)| {
+            let layer = name.strip_prefix("layer.")?.strip_suffix(".out")?.parse().ok()?;
+            data.iter::<f32>().any(|x| !x.is_finite()).then_some(layer)
+        });
+        Zonos2Error::NonFinite { frame, layer }
+    }
+}

@@ -1,0 +1,114 @@
+//! Feed-forward blocks: dense, or a mixture of experts.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::tensor::activation::silu;
+use zonos_kernels::PackedTensor;
+use zonos_nn::Tap;
+
+use super::Router;
+
+/// Dense at both ends of the stack, experts between.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // a handful of layers; boxing would buy nothing
+pub enum FeedForward {
+    /// Every row through the same matrices.
+    Dense(DenseFeedForward),
+    /// Every row through its own experts.
+    Experts(ExpertFeedForward),
+}
+
+impl FeedForward {
+    /// `h [rows, dim]`, normalised -> what is added to the residual stream, and the router state.
+    pub(crate) fn forward(
+        &self,
+        h: Tensor<2>,
+        router_state: Option<Tensor<2>>,
+        n: usize,
+        tap: &mut Tap,
+    ) -> (Tensor<2>, Option<Tensor<2>>) {
+        match self {
+            Self::Dense(dense) => (dense.forward(h), None),
+            Self::Experts(experts) => {
+                let (y, state) = experts.forward(h, router_state, n, tap);
+                (y, Some(state))
+            }
+        }
+    }
+}
+
+/// `w_out (up(h) * silu(gate(h)))`.
+#[derive(Module, Debug)]
+pub struct DenseFeedForward {
+    /// `[2, ffn, dim]`: up, gate
+    pub(crate) w_in: PackedTensor<3>,
+    /// `[dim, ffn]`
+    pub(crate) w_out: PackedTensor<2>,
+}
+
+impl DenseFeedForward {
+    /// `h [rows, dim] -> [rows, dim]`.
+    pub fn forward(&self, h: Tensor<2>) -> Tensor<2> {
+        let both = self.w_in.linear_flat(h);
+        let [rows, width] = both.dims();
+        let up = both.clone().slice([0..rows, 0..width / 2]);
+        let gate = both.slice([0..rows, width / 2..width]);
+        self.w_out.linear(up * silu(gate))
+    }
+}
+
+/// The experts' matrices, stacked.
+#[derive(Module, Debug)]
+pub struct Experts {
+    /// `[experts, 2 * ffn, dim]`: even rows gate, odd rows up
+    pub(crate) w13: PackedTensor<3>,
+    /// `[experts, dim, ffn]`
+    pub(crate) w2: PackedTensor<3>,
+}
+
+/// `sum over chosen e of weight_e * w2[e] (silu(gate_e h) * up_e h)`.
+#[derive(Module, Debug)]
+pub struct ExpertFeedForward {
+    pub(crate) experts: Experts,
+    pub(crate) router: Router,
+}
+
+impl ExpertFeedForward {
+    fn forward(
+        &self,
+        h: Tensor<2>,
+        router_state: Option<Tensor<2>>,
+        n: usize,
+        tap: &mut Tap,
+    ) -> (Tensor<2>, Tensor<2>) {
+        let routing = self.router.forward(h.clone(), router_state, n, tap);
+        let [rows, dim] = h.dims();
+        let top_k = routing.expert.dims()[1];
+        // Row i of the input meets its j-th expert at row i * top_k + j.
+        let expert = routing.expert.reshape([rows * top_k]);
+        let x = if top_k == 1 {
+            h
+        } else {
+            h.unsqueeze_dim::<3>(1)
+                .repeat_dim(1, top_k)
+                .reshape([rows * top_k, dim])
+        };
+        let both = self.experts.w13.expert_linear(x, expert.clone());
+        let width = both.dims()[1] / 2;
+        let both = both.reshape([rows * top_k, width, 2]);
+        let part = |i: usize| {
+            both.clone()
+                .slice([0..rows * top_k, 0..width, i..i + 1])
+                .reshape([rows * top_k, width])
+        };
+        let (gate, up) = (part(0), part(1));
+        let y = self.experts.w2.expert_linear(silu(gate) * up, expert);
+        let y = y.reshape([rows, top_k, dim]) * routing.weight.unsqueeze_dim::<3>(2);
+        let y = if top_k == 1 {
+            y.reshape([rows, dim])
+        } else {
+            y.sum_dim(1).reshape([rows, dim])
+        };
+        (y, routing.state)
+    }
+}
