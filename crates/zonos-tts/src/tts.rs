@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use zonos_audio::Codes;
+use zonos_audio::{Codes, Waveform};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_dac::Dac;
-use zonos2::{EndReason, Generation, Zonos2, Zonos2Config};
+use zonos2::{EndReason, Generation, Zonos2};
 
 use crate::TtsError;
 use crate::demo::DemoCheckpoint;
@@ -18,6 +18,10 @@ use crate::speech::{Chunk, Speech, Timings};
 
 /// Frames that the codec decodes at a time while audio streams: half a second.
 pub const STREAM_BLOCK: usize = 40;
+
+/// Frames that the codec decodes at a time when all are there: a second. Longer blocks decode less
+/// context twice, but leave the cache.
+const DECODE_BLOCK: usize = 86;
 
 /// Text to audio: a ZONOS2 backbone and a DAC codec, each on its device.
 ///
@@ -137,8 +141,8 @@ impl Tts {
         self.run_streaming(&self.plan(request)?, on_chunk)
     }
 
-    /// Runs a plan and returns all of its audio. `on_frame` is told how many frames there are
-    /// after each, and can stop the run.
+    /// Runs a plan and returns all of its audio. `on_frame` is told after each frame how many were
+    /// generated, and again after each block that the codec decodes; it can stop the run each time.
     ///
     /// # Errors
     /// As [`speak`](Self::speak), and [`TtsError::Stopped`] when `on_frame` breaks.
@@ -151,7 +155,8 @@ impl Tts {
         let generation = self.generate(plan, &mut |row| on_frame(row + 1))?;
         let generate = began.elapsed();
         let codes = self.playable(plan, &generation)?;
-        let mut waveform = self.codec.decode(&codes)?;
+        let frames = generation.frames.frames();
+        let mut waveform = self.decode(&codes, &mut || on_frame(frames))?;
         waveform.fade_out(plan.fade_out_ms);
         Ok(Speech {
             waveform,
@@ -159,7 +164,7 @@ impl Tts {
             end: generation.end,
             seed: plan.seed(),
             prompt_rows: plan.prompt_rows(),
-            frames: generation.frames.frames(),
+            frames,
             timings: Timings {
                 first_audio: began.elapsed(),
                 generate,
@@ -223,6 +228,27 @@ impl Tts {
                 total: began.elapsed(),
             },
         })
+    }
+
+    /// Decodes all codes, in blocks only so that the caller can stop in between.
+    fn decode(
+        &self,
+        codes: &Codes,
+        on_block: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Waveform, TtsError> {
+        let (frames, q) = (codes.frames(), codes.codebooks());
+        let mut stream = self.codec.stream(DECODE_BLOCK);
+        let mut samples = Vec::new();
+        for start in (0..frames).step_by(DECODE_BLOCK) {
+            let end = frames.min(start + DECODE_BLOCK);
+            let block = Codes::new(end - start, q, codes.values()[start * q..end * q].to_vec())?;
+            samples.extend(stream.push(&block)?);
+            if on_block().is_break() {
+                return Err(TtsError::Stopped { frames });
+            }
+        }
+        samples.extend(stream.flush()?);
+        Ok(Waveform::new(samples, self.sample_rate()))
     }
 
     fn generate(
@@ -326,7 +352,7 @@ impl TtsBuilder {
         model: &Checkpoint,
         codec: &Checkpoint,
     ) -> Result<(Tts, [LoadReport; 2]), TtsError> {
-        let config = Zonos2Config::from_checkpoint(model)?;
+        let config = Zonos2::config_of(model)?;
         let (backbone, of_backbone) =
             Zonos2::load_with(model, config, &self.options, &self.device)?;
         let (codec, of_codec) = Dac::load_with(codec, &self.options, &self.codec_device)?;

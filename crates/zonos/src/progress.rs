@@ -68,7 +68,6 @@ impl ByteBar {
     pub fn at(&self, file: &str, done: u64, total: Option<u64>) {
         if self.0.message() != file {
             self.0.set_message(file.to_owned());
-            self.0.reset_elapsed();
         }
         self.0.set_length(total.unwrap_or(done));
         self.0.set_position(done);

@@ -1,11 +1,15 @@
 //! From `--model` and `--codec` to open checkpoints.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use zonos_checkpoint::{Checkpoint, LoadReport};
+use zonos_checkpoint::hub::Hub;
+use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, OpenOptions};
+use zonos2::{Zonos2, Zonos2Config, Zonos2Error};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::progress::ByteBar;
 
 /// Names under which the codec is looked for in the model's folder, in this order.
 pub const CODEC_NAMES: [&str; 6] = [
@@ -76,9 +80,57 @@ fn beside(model: &str) -> Option<PathBuf> {
         .find(|path| path.exists() && path != model)
 }
 
-/// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached.
-pub fn open(reference: &str, _quiet: bool) -> Result<Checkpoint, Failure> {
-    Ok(Checkpoint::open(reference)?)
+/// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached, with a bar.
+pub fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+    if !reference.starts_with("hub:") {
+        return Ok(Checkpoint::open(reference)?);
+    }
+    let bar = Arc::new(ByteBar::new(quiet));
+    let shown = Arc::clone(&bar);
+    let mut options = OpenOptions::default();
+    options.hub = Some(Hub::from_env().on_progress(Arc::new(move |progress| {
+        shown.at(&progress.file, progress.done, progress.total);
+    })));
+    let opened = Checkpoint::open_with(reference, &options);
+    bar.done();
+    Ok(opened?)
+}
+
+/// Opens a backbone and reads its parameters; its weights stay untouched.
+pub fn open_backbone(
+    reference: &str,
+    quiet: bool,
+) -> Result<(Checkpoint, Zonos2Config), Failure> {
+    let checkpoint = open(reference, quiet)?;
+    expect(&checkpoint, ModelKind::Zonos2)?;
+    let config = Zonos2::config_of(&checkpoint).map_err(|error| match error {
+        // These come without their file.
+        Zonos2Error::Config(error) => {
+            Failure::failed(format!("params.json of {}: {error}", checkpoint.path().display()))
+        }
+        other => other.into(),
+    })?;
+    Ok((checkpoint, config))
+}
+
+/// Opens a codec; its weights stay untouched.
+pub fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+    let checkpoint = open(reference, quiet)?;
+    expect(&checkpoint, ModelKind::Dac)?;
+    Ok(checkpoint)
+}
+
+/// Refuses a checkpoint of another model by name. One that looks like none goes on: its loader says
+/// what is missing.
+fn expect(checkpoint: &Checkpoint, wanted: ModelKind) -> Result<(), Failure> {
+    let found = checkpoint.model_kind();
+    if found == wanted || found == ModelKind::Unknown {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{}: holds the weights of another model ({found}); expected those of: {wanted}",
+        checkpoint.path().display()
+    )))
 }
 
 /// Says on stderr which weights are NaN or infinite. They are loaded all the same: a value that no

@@ -1,21 +1,24 @@
 //! `zonos convert`: a checkpoint in another format.
 
-use std::path::PathBuf;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use zonos_checkpoint::convert;
+use zonos_checkpoint::{Checkpoint, convert_with};
 
 use crate::args::GlobalArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupt::{self, Stepping};
+use crate::progress::ByteBar;
 use crate::{output, weights};
 
 /// Arguments of `zonos convert`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The output's ending chooses the format. Names, dtypes and metadata are kept; a params.json or
-config.json beside the input is what the models read their sizes from, so copy it along.
+The output's ending chooses the format. Names, dtypes, values and metadata are kept, and the
+params.json or config.json beside the input goes into the file, which is then complete by itself.
 
 Examples:
   zonos convert model.pth model.safetensors
@@ -44,8 +47,8 @@ pub fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.output)?;
     let input = weights::open(&args.input, global.quiet)?;
     output::distinct(&[("IN", input.path()), ("OUT", &args.output)])?;
-    convert(&input, &args.output)?;
-    let tensors = input.names().count();
+    write(&input, &args.output, global.quiet)?;
+    let tensors = input.len();
     if global.json {
         output::print_json(&json!({ "output": args.output, "tensors": tensors }))?;
     } else {
@@ -55,4 +58,26 @@ pub fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Converts with a bar. The writer asks nobody whether to go on, so an interrupt unwinds it, which
+/// removes its temporary file.
+fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
+    struct Interrupt;
+    let _stepping = Stepping::begin();
+    let bar = ByteBar::new(quiet);
+    let done = panic::catch_unwind(AssertUnwindSafe(|| {
+        convert_with(input, output, &mut |progress| {
+            if interrupt::requested() {
+                panic::resume_unwind(Box::new(Interrupt));
+            }
+            bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
+        })
+    }));
+    bar.done();
+    match done {
+        Ok(result) => Ok(result?),
+        Err(payload) if payload.is::<Interrupt>() => Err(Failure::Interrupted),
+        Err(payload) => panic::resume_unwind(payload),
+    }
 }

@@ -121,7 +121,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.output)?;
     // Codes are read first: a wrong file is found before the weights are.
     let codes = Codes::load_npy(&args.codes)?;
-    let checkpoint = weights::open(&args.model.model, global.quiet)?;
+    let checkpoint = weights::open_codec(&args.model.model, global.quiet)?;
     let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
     weights::warn(&report);
     let codes = if args.sheared {
@@ -184,7 +184,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
 fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     let codes = Codes::load_npy(&args.codes)?;
-    let checkpoint = weights::open(&args.model.model, global.quiet)?;
+    let checkpoint = weights::open_codec(&args.model.model, global.quiet)?;
     let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
     weights::warn(&report);
     check_codes(&args.codes, &codes, &codec)?;

@@ -10,7 +10,7 @@ use serde_json::json;
 use zonos_audio::npy;
 use zonos_checkpoint::LoadOptions;
 use zonos_tts::{EndReason, end_name};
-use zonos2::{GenerateOptions, Zonos2, Zonos2Config, random_seed};
+use zonos2::{GenerateOptions, Zonos2, random_seed};
 
 use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, SamplingArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
@@ -72,8 +72,7 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     if args.sheared {
         output::check_file(&eos_file)?;
     }
-    let checkpoint = weights::open(&args.model.model, global.quiet)?;
-    let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     let speaker = args.voice.load(&config)?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let prompt_rows = sequence.len(config.row_width());

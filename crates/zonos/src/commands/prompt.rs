@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use zonos2::Zonos2Config;
 
 use super::tts::refused;
 use crate::args::{ConditioningArgs, GlobalArgs, ModelArgs, VoiceArgs, prompt_request, read_text};
@@ -42,8 +41,7 @@ pub fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.ids)?;
     let mut request = prompt_request(&args.conditioning);
     request.text = read_text(&args.text)?;
-    let checkpoint = weights::open(&args.model.model, global.quiet)?;
-    let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    let (_, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     request.voice = args.voice.load(&config)?;
     let prompt = request.prompt(&config).map_err(refused)?;
     prompt.save_npy(&args.ids)?;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use zonos_audio::{WavError, WavStream};
 use zonos_tts::demo::DemoCheckpoint;
 use zonos_tts::{EndReason, Plan, Speech, Tts, TtsBuilder, TtsError};
-use zonos2::Zonos2Config;
 
 use crate::args::{
     CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs, LimitArgs, SamplingArgs, VoiceArgs,
@@ -111,27 +110,20 @@ pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         Source::Given { .. } => None,
     };
     let (model, codec) = match (&source, &demo) {
-        (Source::Given { model, codec }, _) => (
-            weights::open(model, global.quiet)?,
-            weights::open(codec, global.quiet)?,
-        ),
-        (Source::Demo, demo) => {
-            let files = demo
-                .as_ref()
-                .ok_or_else(|| Failure::failed("the demo model was not written"))?;
-            output::note(
-                global.quiet,
-                "note: no weights given, so the built-in demo model speaks: random weights, noise. \
-                 For a voice give --model (ZONOS2) and --codec (DAC 44.1 kHz).",
-            );
-            (
-                weights::open(&files.model().to_string_lossy(), true)?,
-                weights::open(&files.codec().to_string_lossy(), true)?,
-            )
-        }
+        (Source::Given { model, codec }, _) => (model.clone(), codec.clone()),
+        (Source::Demo, Some(files)) => (path(files.model()), path(files.codec())),
+        (Source::Demo, None) => return Err(Failure::failed("the demo model was not written")),
     };
+    if demo.is_some() {
+        output::note(
+            global.quiet,
+            "note: no weights given, so the built-in demo model speaks: random weights, noise. \
+             For a voice give --model (ZONOS2) and --codec (DAC 44.1 kHz).",
+        );
+    }
     // The parameter file alone tells whether the request fits; weights come after.
-    let config = Zonos2Config::from_checkpoint(&model)?;
+    let (model, config) = weights::open_backbone(&model, global.quiet)?;
+    let codec = weights::open_codec(&codec, global.quiet)?;
     request.voice = args.voice.load(&config)?;
     let plan = request.plan(&config).map_err(refused)?;
     let (tts, reports) = TtsBuilder::new(&device)
@@ -165,6 +157,10 @@ pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     })
 }
 
+fn path(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
 /// Runs the plan, with a bar; to stdout the audio goes at once.
 fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech, Failure> {
     let bar = FrameBar::new(
@@ -191,7 +187,6 @@ fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech,
 }
 
 fn stream(tts: &Tts, plan: &Plan, bar: &FrameBar) -> Result<Speech, Failure> {
-    // Locked chunk by chunk: the bar's thread must never wait for a slow reader.
     let mut wav = WavStream::new(io::stdout(), tts.sample_rate())?;
     let mut broken = None;
     let result = tts.run_streaming(plan, &mut |chunk| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use zonos_audio::npy;
 use zonos_checkpoint::LoadOptions;
 use zonos_nn::Tap;
-use zonos2::{Zonos2, Zonos2Config};
+use zonos2::{Zonos2};
 
 use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
@@ -46,8 +46,7 @@ pub struct ValidateArgs {
 pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
-    let checkpoint = weights::open(&args.model.model, global.quiet)?;
-    let config = Zonos2Config::from_checkpoint(&checkpoint)?;
+    let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     let speaker = args.voice.load(&config)?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let (model, report) =
