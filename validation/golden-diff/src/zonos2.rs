@@ -4,6 +4,7 @@
 //! with the voice `PREFIX.vector` if there is one; `quantile`, `batch` and `gen.NAME` are explained
 //! where they are run.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use zonos_audio::Codes;
 use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_nn::Tap;
 use zonos2::{
-    Balancing, GenerateOptions, Generation, SamplerOptions, Sequence, Zonos2, Zonos2Config,
+    Balancing, CacheDType, GenerateOptions, Generation, KvCache, Packed, SamplerOptions, Sequence,
+    Zonos2, Zonos2Config,
 };
 
 use crate::checks::Checks;
@@ -452,32 +454,28 @@ impl<'a> Suite<'a> {
             return Ok(());
         }
 
-        // Logits first: teacher-forced over the golden's own frames they can be compared even when
-        // free-running codes cannot.
+        // Logits first: over the golden's own frames they can be compared even when free-running
+        // codes cannot.
         if golden.has(&key("logits")) {
             let steps = self.picks(golden, &key("logits_steps"))?;
-            let mut rows = sequence.rows.clone();
-            for frame in codes.chunks(codebooks).take(frames.saturating_sub(1)) {
-                rows.extend_from_slice(frame);
-                rows.push(config.text_vocab as i32);
-            }
-            let first = sequence.rows.len() / (codebooks + 1) - 1;
-            let forced = Sequence {
-                rows,
-                speaker: sequence.speaker.clone(),
-            };
-            let out = self
-                .model
-                .forward(&[forced], &mut Tap::off())
-                .map_err(|e| self.fail(e))?;
-            let picks: Vec<_> = steps.iter().map(|s| first + s).collect();
-            match host(out.logits).pick(&picks) {
-                Some(rows) => checks.key(&key("logits"), &rows, self.rules.of("logits"))?,
+            // First, because it checks every id.
+            let whole = self.forced_logits(&sequence, &codes, &steps)?;
+            let cached = self.cached_logits(&sequence, &codes, &steps)?;
+            match &cached {
+                Some(rows) => checks.key(&key("logits"), rows, self.rules.of("logits"))?,
                 None => checks.fail(
                     &key("logits"),
                     self.rules.of("logits"),
                     format!("steps {steps:?} do not all exist in {frames} frames"),
                 ),
+            }
+            if let (Some(cached), Some(whole)) = (&cached, &whole) {
+                checks.own(
+                    format!("recompute.{}", key("logits")),
+                    cached,
+                    whole,
+                    Tolerance::Absolute { max_abs: HIDDEN },
+                );
             }
         }
         if self.rules.half {
@@ -527,6 +525,65 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
+    /// Logits of generation steps over given frames, one decode step a frame with a cache.
+    fn cached_logits(
+        &self,
+        sequence: &Sequence,
+        codes: &[i32],
+        steps: &[usize],
+    ) -> Result<Option<HostTensor>> {
+        let config = self.model.config();
+        let (width, codebooks) = (config.row_width(), config.n_codebooks);
+        let device = &self.request.device;
+        let rows = sequence.rows.len() / width;
+        let frames = codes.len() / codebooks;
+        sequence.validate(0, config).map_err(|e| self.fail(e))?;
+        let mut cache = KvCache::new(config, 1, rows + frames, CacheDType::F32, device);
+        let backbone = self.model.backbone();
+        let mut packed = Packed::sequences(std::slice::from_ref(sequence), width, device);
+        let mut found = BTreeMap::new();
+        for (step, frame) in codes.chunks(codebooks).enumerate() {
+            let hidden = backbone.hidden(&packed, Some(&mut cache), &mut Tap::off());
+            if steps.contains(&step) {
+                let last = hidden.dims()[0] - 1;
+                let logits = backbone.logits(hidden.narrow(0, last, 1));
+                found.insert(step, host(logits).to_f64());
+            }
+            let mut row = frame.to_vec();
+            row.push(config.text_pad_id() as i32);
+            packed = Packed::decode(row, cache.lengths(), width, device);
+        }
+        let flat: Option<Vec<_>> = steps.iter().map(|s| found.get(s).cloned()).collect();
+        Ok(flat.and_then(|rows| {
+            let shape = [steps.len(), codebooks, config.audio_vocab()];
+            HostTensor::floats(shape, rows.concat())
+        }))
+    }
+
+    /// The same logits from one teacher-forced pass without a cache.
+    fn forced_logits(
+        &self,
+        sequence: &Sequence,
+        codes: &[i32],
+        steps: &[usize],
+    ) -> Result<Option<HostTensor>> {
+        let config = self.model.config();
+        let frames = codes.chunks(config.n_codebooks);
+        let mut forced = sequence.clone();
+        let first = sequence.rows.len() / config.row_width() - 1;
+        let fed = frames.len().saturating_sub(1);
+        for frame in frames.take(fed) {
+            forced.rows.extend_from_slice(frame);
+            forced.rows.push(config.text_pad_id() as i32);
+        }
+        let out = self
+            .model
+            .forward(&[forced], &mut Tap::off())
+            .map_err(|e| self.fail(e))?;
+        let picks: Vec<_> = steps.iter().map(|s| first + s).collect();
+        Ok(host(out.logits).pick(&picks))
+    }
+
     fn generate(
         &self,
         sequences: &[Sequence],
@@ -561,10 +618,10 @@ fn greedy(penalty: bool, max_frames: usize, ignore_eos: bool) -> GenerateOptions
             } else {
                 1.0
             },
+            greedy: true,
             ..defaults
         },
-        greedy: true,
-        max_frames,
+        max_frames: Some(max_frames),
         ignore_eos,
         ..GenerateOptions::default()
     }
