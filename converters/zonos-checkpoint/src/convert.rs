@@ -1,0 +1,234 @@
+//! A checkpoint in another container: same names, dtypes, values and metadata.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use serde_json::{Map, Value};
+
+use crate::opened::pack_metadata;
+use crate::output::write_atomically;
+use crate::safetensors::dtype_name;
+use crate::tensor::Entry;
+use crate::{Checkpoint, CheckpointError};
+
+/// How far a conversion is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ConvertProgress {
+    /// The tensor being written.
+    pub name: String,
+    /// Tensors written before it.
+    pub tensors_done: usize,
+    /// All tensors.
+    pub tensors: usize,
+    /// Bytes written before it.
+    pub bytes_done: u64,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+}
+
+/// Writes `checkpoint` to `out`, whose ending chooses the format: `.safetensors` or `.bpk`.
+///
+/// Names, dtypes, values and metadata are kept. `params.json` and `config.json` beside the
+/// checkpoint are packed into the metadata, where [`Checkpoint::sidecar`] finds them again, so the
+/// result is complete by itself. Tensors are streamed from the mapped input, one at a time. The
+/// output appears whole or not at all.
+///
+/// In `.safetensors` wide dtypes come before narrow ones, so that every tensor is aligned; `.bpk`
+/// orders names alphabetically.
+///
+/// # Errors
+///
+/// When the ending is another, `out` is one of the input's files, a dtype cannot be expressed, or
+/// writing fails.
+pub fn convert(checkpoint: &Checkpoint, out: impl AsRef<Path>) -> Result<(), CheckpointError> {
+    convert_with(checkpoint, out, &mut |_| {})
+}
+
+/// [`convert`], calling `progress` before every tensor.
+///
+/// # Errors
+///
+/// As [`convert`].
+pub fn convert_with(
+    checkpoint: &Checkpoint,
+    out: impl AsRef<Path>,
+    progress: &mut dyn FnMut(&ConvertProgress),
+) -> Result<(), CheckpointError> {
+    let out = out.as_ref();
+    let refuse = |reason: &str| CheckpointError::Output {
+        path: out.into(),
+        reason: reason.into(),
+    };
+    if let Ok(target) = out.canonicalize() {
+        if target.is_dir() {
+            return Err(refuse("is a folder; give the name of the file to write"));
+        }
+        let same = |input: &Path| input.canonicalize().is_ok_and(|i| i == target);
+        if checkpoint.files().iter().any(|f| same(f)) {
+            return Err(refuse("is the input itself; write to another file"));
+        }
+    }
+    let metadata = pack_metadata(checkpoint.metadata(), &checkpoint.sidecars()?);
+    match out.extension().and_then(|e| e.to_str()) {
+        Some("safetensors") => write_safetensors(checkpoint, metadata, out, progress),
+        Some("bpk") => write_burnpack(checkpoint, metadata, out, progress),
+        _ => Err(refuse(
+            "the ending must be .safetensors or .bpk, it chooses the format",
+        )),
+    }
+}
+
+/// Keeps count for the progress callback.
+struct Counter {
+    tensors: usize,
+    bytes: u64,
+    tensors_done: usize,
+    bytes_done: u64,
+}
+
+impl Counter {
+    fn new(checkpoint: &Checkpoint) -> Self {
+        Self {
+            tensors: checkpoint.len(),
+            bytes: checkpoint.total_bytes(),
+            tensors_done: 0,
+            bytes_done: 0,
+        }
+    }
+
+    fn next(&mut self, name: &str, bytes: u64) -> ConvertProgress {
+        let now = ConvertProgress {
+            name: name.into(),
+            tensors_done: self.tensors_done,
+            tensors: self.tensors,
+            bytes_done: self.bytes_done,
+            bytes: self.bytes,
+        };
+        self.tensors_done += 1;
+        self.bytes_done += bytes;
+        now
+    }
+}
+
+fn write_safetensors(
+    checkpoint: &Checkpoint,
+    metadata: Vec<(String, String)>,
+    out: &Path,
+    progress: &mut dyn FnMut(&ConvertProgress),
+) -> Result<(), CheckpointError> {
+    let mut entries: Vec<&Entry> = checkpoint.entries().iter().collect();
+    entries.sort_by_key(|e| std::cmp::Reverse(e.info.dtype.size()));
+
+    let mut header = Map::new();
+    let mut plain: Map<String, Value> = metadata
+        .into_iter()
+        .map(|(k, v)| (k, Value::String(v)))
+        .collect();
+    // Readers of the transformers family insist on this entry.
+    plain.entry("format").or_insert_with(|| "pt".into());
+    header.insert("__metadata__".into(), Value::Object(plain));
+    let mut at = 0u64;
+    for entry in &entries {
+        let Some(dtype) = dtype_name(entry.info.dtype) else {
+            return Err(CheckpointError::Output {
+                path: out.into(),
+                reason: format!(
+                    "safetensors has no dtype for '{}' ({:?}); write a .bpk instead",
+                    entry.name, entry.info.dtype
+                ),
+            });
+        };
+        let end = at + entry.info.bytes;
+        header.insert(
+            entry.name.clone(),
+            serde_json::json!({
+                "dtype": dtype,
+                "shape": entry.info.shape,
+                "data_offsets": [at, end],
+            }),
+        );
+        at = end;
+    }
+    let mut header = Value::Object(header).to_string().into_bytes();
+    // Spaces after the JSON put the first tensor on a multiple of 64 bytes.
+    let padded = (8 + header.len()).next_multiple_of(64) - 8;
+    header.resize(padded, b' ');
+
+    let mut counter = Counter::new(checkpoint);
+    write_atomically(out, |file| {
+        let error = |source: std::io::Error| CheckpointError::Output {
+            path: out.into(),
+            reason: format!("cannot be written: {source}"),
+        };
+        file.write_all(&(header.len() as u64).to_le_bytes())
+            .and_then(|()| file.write_all(&header))
+            .map_err(error)?;
+        for entry in entries {
+            progress(&counter.next(&entry.name, entry.info.bytes));
+            file.write_all(entry.data()?.bytes()).map_err(error)?;
+        }
+        Ok(())
+    })
+}
+
+fn write_burnpack(
+    checkpoint: &Checkpoint,
+    metadata: Vec<(String, String)>,
+    out: &Path,
+    progress: &mut dyn FnMut(&ConvertProgress),
+) -> Result<(), CheckpointError> {
+    let failed = |e: String| CheckpointError::Output {
+        path: out.into(),
+        reason: format!("cannot be written: {e}"),
+    };
+    if let Some(folder) = out.parent()
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(failed(format!("no folder {}", folder.display())));
+    }
+    let mut entries: Vec<Entry> = checkpoint.entries().to_vec();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+
+    // The writer asks for one tensor at a time; names travel back so that progress is told here.
+    let (sender, receiver) = mpsc::channel::<(String, u64)>();
+    let tensors = entries
+        .into_iter()
+        .map(|entry| {
+            let sender = sender.clone();
+            let length = entry.info.bytes as usize;
+            burn_pack::Tensor::deferred(
+                entry.name.clone(),
+                entry.info.dtype,
+                entry.info.shape.clone(),
+                None,
+                length,
+                move || {
+                    // The receiver outlives the writer; were it gone, progress is not worth failing.
+                    let _ = sender.send((entry.name.clone(), entry.info.bytes));
+                    let data = entry
+                        .data()
+                        .map_err(|e| burn_pack::Error::IoError(e.to_string()))?;
+                    Ok(data.into_parts().0)
+                },
+            )
+        })
+        .collect();
+    drop(sender);
+    let mut writer = burn_pack::Writer::new(tensors).auto_extension(false);
+    for (key, value) in &metadata {
+        writer = writer.with_metadata(key, value);
+    }
+    let mut counter = Counter::new(checkpoint);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(move || writer.write_to_file(out));
+        for (name, bytes) in receiver {
+            progress(&counter.next(&name, bytes));
+        }
+        match work.join() {
+            Ok(done) => done.map_err(|e| failed(e.to_string())),
+            Err(_) => Err(failed("the writer stopped unexpectedly".into())),
+        }
+    })
+}

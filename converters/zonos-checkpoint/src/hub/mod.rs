@@ -1,0 +1,497 @@
+//! `hub:owner/name[@revision]`: checkpoints in the Hugging Face cache, downloaded when they are not.
+//!
+//! The cache is the one every other program uses: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else
+//! `~/.cache/huggingface/hub`, with `models--OWNER--NAME/{refs,blobs,snapshots}` inside. `refs/main`
+//! holds a commit, `snapshots/COMMIT/FILE` are links to `blobs/ETAG` (or plain files on systems
+//! without links). A cache that holds everything is only read, so it may be read-only; with
+//! `HF_HUB_OFFLINE=1` no request is made at all. Downloads are resumed from `blobs/ETAG.incomplete`.
+
+mod download;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::checkpoint::{ENDINGS, NAMED};
+use crate::safetensors::is_plain_file_name;
+use crate::sidecar::read_json;
+use crate::{Checkpoint, CheckpointError};
+
+/// The revision taken when a reference names none.
+const DEFAULT_REVISION: &str = "main";
+/// Small files that say what the weights are.
+const SIDECARS: [&str; 2] = ["params.json", "config.json"];
+
+/// How far the download of one file is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DownloadProgress {
+    /// The file within the repository.
+    pub file: String,
+    /// Bytes that are there, those of an earlier attempt included.
+    pub done: u64,
+    /// Bytes of the whole file, when the server says so.
+    pub total: Option<u64>,
+}
+
+/// Called while files are downloaded.
+pub type OnProgress = Arc<dyn Fn(&DownloadProgress) + Send + Sync>;
+
+/// A cache folder and the hub behind it.
+#[derive(Clone)]
+pub struct Hub {
+    cache: PathBuf,
+    endpoint: String,
+    token: Option<String>,
+    offline: bool,
+    progress: Option<OnProgress>,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is a secret.
+        f.debug_struct("Hub")
+            .field("cache", &self.cache)
+            .field("endpoint", &self.endpoint)
+            .field("token", &self.token.as_ref().map(|_| ".."))
+            .field("offline", &self.offline)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// The hub at `endpoint` with its cache in `cache`, no token, online.
+    pub fn new(cache: impl Into<PathBuf>, endpoint: impl Into<String>) -> Self {
+        Self {
+            cache: cache.into(),
+            endpoint: endpoint.into().trim_end_matches('/').to_string(),
+            token: None,
+            offline: false,
+            progress: None,
+        }
+    }
+
+    /// From `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN` (or the file that `HF_TOKEN_PATH` names, or
+    /// `$HF_HOME/token`), `HF_ENDPOINT` and `HF_HUB_OFFLINE`.
+    pub fn from_env() -> Self {
+        Self::from_vars(|name| std::env::var(name).ok())
+    }
+
+    /// [`Hub::from_env`] with variables looked up by `var`.
+    pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| var(name).filter(|v| !v.trim().is_empty());
+        let folder = |name: &str| set(name).map(|v| expand(&v, &set));
+        let home = folder("HF_HOME").unwrap_or_else(|| {
+            folder("XDG_CACHE_HOME")
+                .unwrap_or_else(|| user_home(&set).join(".cache"))
+                .join("huggingface")
+        });
+        let cache = folder("HF_HUB_CACHE")
+            .or_else(|| folder("HUGGINGFACE_HUB_CACHE"))
+            .unwrap_or_else(|| home.join("hub"));
+        let token = set("HF_TOKEN")
+            .or_else(|| set("HUGGING_FACE_HUB_TOKEN"))
+            .or_else(|| {
+                let file = folder("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
+                std::fs::read_to_string(file).ok()
+            });
+        let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
+        let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
+            .iter()
+            .filter_map(|name| set(name))
+            .any(|v| matches!(v.to_ascii_lowercase().as_str(), "1" | "on" | "yes" | "true"));
+        let mut hub = Self::new(cache, endpoint).offline(offline);
+        if let Some(token) = token {
+            hub = hub.token(token);
+        }
+        hub
+    }
+
+    /// The access token sent to the endpoint (and nowhere else).
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into().trim().to_string()).filter(|t| !t.is_empty());
+        self
+    }
+
+    /// Whether to make no request at all.
+    #[must_use]
+    pub fn offline(mut self, offline: bool) -> Self {
+        self.offline = offline;
+        self
+    }
+
+    /// Is told about downloads.
+    #[must_use]
+    pub fn on_progress(mut self, progress: OnProgress) -> Self {
+        self.progress = Some(progress);
+        self
+    }
+
+    /// The cache folder.
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// Opens `owner/name[@revision]`.
+    pub(crate) fn open(
+        &self,
+        reference: &str,
+        key: Option<&str>,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let id = Id::parse(reference)?;
+        let snapshot = self.snapshot(&id)?;
+        let mut checkpoint =
+            Checkpoint::open_local(&snapshot.folder, key).map_err(|e| match e {
+                CheckpointError::NoWeights { .. }
+                | CheckpointError::NotFound { .. }
+                | CheckpointError::ShardIndex { .. } => {
+                    CheckpointError::Hub(format!("{}: {e}", self.place(&id)))
+                }
+                other => other,
+            })?;
+        for notice in snapshot.notices {
+            checkpoint.add_notice(notice);
+        }
+        Ok(checkpoint)
+    }
+
+    /// The folder `snapshots/COMMIT` of `owner/name[@revision]` with the weights inside, downloaded
+    /// as far as they are missing.
+    ///
+    /// # Errors
+    ///
+    /// Names repository, revision, file, cache folder or endpoint, and what to do.
+    pub fn resolve(&self, reference: &str) -> Result<PathBuf, CheckpointError> {
+        Ok(self.snapshot(&Id::parse(reference)?)?.folder)
+    }
+
+    fn snapshot(&self, id: &Id) -> Result<Snapshot, CheckpointError> {
+        let cached = self.cached(id);
+        if self.offline {
+            return cached.ok_or_else(|| {
+                CheckpointError::Hub(format!(
+                    "{}: not in the cache and HF_HUB_OFFLINE is set; no {} with weights (one of {}) there, go online once or set HF_HUB_CACHE",
+                    self.place(id),
+                    id.folder(),
+                    NAMED.join(", ")
+                ))
+            });
+        }
+        let complete = cached.filter(|c| is_complete(&c.folder));
+        // A commit never changes, so nothing need be asked.
+        if let Some(found) = &complete
+            && is_commit(&id.revision)
+        {
+            return Ok(found.clone());
+        }
+        match self.fetch(id) {
+            Ok(folder) => Ok(Snapshot {
+                folder,
+                notices: Vec::new(),
+            }),
+            Err(e) => match complete {
+                Some(mut found) => {
+                    found.notices.push(format!(
+                        "using the cached copy, the hub did not answer: {e}"
+                    ));
+                    Ok(found)
+                }
+                None => Err(e),
+            },
+        }
+    }
+
+    /// Where the cache has the revision, without a request.
+    fn cached(&self, id: &Id) -> Option<Snapshot> {
+        let repo = self.cache.join(id.folder());
+        let snapshots = repo.join("snapshots");
+        let at = |commit: &str| {
+            let folder = snapshots.join(commit);
+            folder.is_dir().then_some(folder)
+        };
+        let reference = std::fs::read_to_string(repo.join("refs").join(&id.revision)).ok();
+        let commit = match &reference {
+            Some(text) => Some(text.trim()),
+            None => is_commit(&id.revision).then_some(id.revision.as_str()),
+        };
+        if let Some(folder) = commit.filter(|c| is_plain_file_name(c)).and_then(at) {
+            return Some(Snapshot {
+                folder,
+                notices: Vec::new(),
+            });
+        }
+        if id.revision != DEFAULT_REVISION {
+            return None;
+        }
+        let mut folders = std::fs::read_dir(&snapshots)
+            .ok()?
+            .filter_map(|e| Some(e.ok()?.path()))
+            .filter(|p| p.is_dir());
+        let only = folders.next()?;
+        if folders.next().is_some() {
+            return None;
+        }
+        let notice = format!(
+            "{}: no usable refs/{} in the cache, using its only snapshot {}",
+            id.repo(),
+            id.revision,
+            only.file_name().unwrap_or_default().to_string_lossy()
+        );
+        Some(Snapshot {
+            folder: only,
+            notices: vec![notice],
+        })
+    }
+
+    fn fetch(&self, id: &Id) -> Result<PathBuf, CheckpointError> {
+        let client = download::Client::new(self, id);
+        let listing = client.list()?;
+        let commit = listing.commit.clone();
+        let mut wanted: Vec<&str> = SIDECARS
+            .into_iter()
+            .filter(|s| listing.files.iter().any(|f| f == s))
+            .collect();
+        let weights = choose(&listing.files).map_err(|looked_for| {
+            CheckpointError::Hub(format!(
+                "hub:{id}: none of its {} files is a checkpoint this program reads; looked for {looked_for}",
+                listing.files.len()
+            ))
+        })?;
+        wanted.push(weights);
+        let mut last = PathBuf::new();
+        for file in wanted {
+            last = client.get(&commit, file)?;
+        }
+        if weights.ends_with(".safetensors.index.json") {
+            for shard in shards(&last)? {
+                if !listing.files.contains(&shard) {
+                    return Err(CheckpointError::Hub(format!(
+                        "hub:{id}: {weights} names shard '{shard}', which the repository does not have"
+                    )));
+                }
+                client.get(&commit, &shard)?;
+            }
+        }
+        client.set_reference(&commit);
+        Ok(self.cache.join(id.folder()).join("snapshots").join(commit))
+    }
+
+    /// `hub:owner/name@revision, cache DIR` for messages.
+    fn place(&self, id: &Id) -> String {
+        format!("hub:{id} (cache {})", self.cache.display())
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Snapshot {
+    folder: PathBuf,
+    notices: Vec<String>,
+}
+
+/// A repository and a revision of it.
+#[derive(Debug, Clone, PartialEq)]
+struct Id {
+    owner: String,
+    name: String,
+    revision: String,
+}
+
+impl Id {
+    fn parse(reference: &str) -> Result<Self, CheckpointError> {
+        let wrong = || {
+            CheckpointError::Hub(format!(
+                "hub:{reference}: expected hub:owner/name or hub:owner/name@revision"
+            ))
+        };
+        let (repo, revision) = reference
+            .split_once('@')
+            .unwrap_or((reference, DEFAULT_REVISION));
+        let (owner, name) = repo.split_once('/').ok_or_else(wrong)?;
+        let word = |text: &str| {
+            !text.is_empty()
+                && text.len() <= 128
+                && !text.starts_with(['.', '-'])
+                && text
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        };
+        // `refs/pr/1` is a revision; `..` is not.
+        let parts = revision.split('/').all(word);
+        if !word(owner) || !word(name) || !parts || revision.len() > 256 {
+            return Err(wrong());
+        }
+        Ok(Self {
+            owner: owner.into(),
+            name: name.into(),
+            revision: revision.into(),
+        })
+    }
+
+    fn repo(&self) -> String {
+        format!("{}/{}", self.owner, self.name)
+    }
+
+    fn folder(&self) -> String {
+        format!("models--{}--{}", self.owner, self.name)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}@{}", self.owner, self.name, self.revision)
+    }
+}
+
+fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The weights among a repository's files, as a folder would be searched; GGUF files are not read,
+/// so they are not downloaded either.
+fn choose(files: &[String]) -> Result<&str, String> {
+    for name in NAMED {
+        if let Some(found) = files.iter().find(|f| *f == name) {
+            return Ok(found);
+        }
+    }
+    for ending in ENDINGS.into_iter().filter(|e| *e != ".gguf") {
+        let mut found = files
+            .iter()
+            .filter(|f| f.ends_with(ending) && !f.contains('/'));
+        if let (Some(only), None) = (found.next(), found.next()) {
+            return Ok(only);
+        }
+    }
+    Err(format!(
+        "{} and a single *{}",
+        NAMED.join(", "),
+        ENDINGS[..5].join(", *")
+    ))
+}
+
+/// The shard files that an index names.
+fn shards(index: &Path) -> Result<Vec<String>, CheckpointError> {
+    let wrong = |reason: String| CheckpointError::ShardIndex {
+        path: index.into(),
+        reason,
+    };
+    let json = read_json(index)?;
+    let map = json["weight_map"]
+        .as_object()
+        .ok_or_else(|| wrong("no 'weight_map' object".into()))?;
+    let mut names = Vec::new();
+    for value in map.values() {
+        let name = value.as_str().unwrap_or_default();
+        if !is_plain_file_name(name) {
+            return Err(wrong(format!(
+                "'{name}' is not a file name beside the index"
+            )));
+        }
+        if !names.iter().any(|n| n == name) {
+            names.push(name.to_string());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whether everything a load needs is in the folder.
+fn is_complete(folder: &Path) -> bool {
+    let files = |name: &&str| folder.join(name).is_file();
+    match NAMED.iter().find(|n| files(n)) {
+        Some(name) if name.ends_with(".index.json") => shards(&folder.join(name))
+            .is_ok_and(|shards| shards.iter().all(|s| folder.join(s).is_file())),
+        Some(_) => true,
+        None => Checkpoint::open_local(folder, None).is_ok(),
+    }
+}
+
+fn user_home(set: &impl Fn(&str) -> Option<String>) -> PathBuf {
+    set("HOME")
+        .or_else(|| set("USERPROFILE"))
+        .map_or_else(|| PathBuf::from("."), PathBuf::from)
+}
+
+/// `~/x` as the user means it; shells do not expand it inside assignments such as `env A=~/x`.
+fn expand(path: &str, set: &impl Fn(&str) -> Option<String>) -> PathBuf {
+    match path.strip_prefix("~/") {
+        Some(rest) => user_home(set).join(rest),
+        None => PathBuf::from(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    fn from(vars: &[(&str, &str)]) -> Hub {
+        let vars: HashMap<String, String> = vars
+            .iter()
+            .map(|(k, v)| ((*k).into(), (*v).into()))
+            .collect();
+        Hub::from_vars(|name| vars.get(name).cloned())
+    }
+
+    #[test]
+    fn variables_are_read_as_the_hub_library_reads_them() {
+        let hub = from(&[("HOME", "/home/u")]);
+        assert_eq!(hub.cache, Path::new("/home/u/.cache/huggingface/hub"));
+        assert_eq!(hub.endpoint, "https://huggingface.co");
+        assert!(!hub.offline && hub.token.is_none());
+        let hub = from(&[
+            ("HF_HOME", "/data/hf"),
+            ("HF_TOKEN", " secret\n"),
+            ("HF_ENDPOINT", "http://mirror/"),
+            ("HF_HUB_OFFLINE", "YES"),
+        ]);
+        assert_eq!(hub.cache, Path::new("/data/hf/hub"));
+        assert_eq!(hub.token.as_deref(), Some("secret"));
+        assert_eq!(hub.endpoint, "http://mirror");
+        assert!(hub.offline);
+        assert!(!format!("{hub:?}").contains("secret"));
+        let hub = from(&[
+            ("HF_HOME", "/a"),
+            ("HF_HUB_CACHE", "~/b"),
+            ("HOME", "/h"),
+            ("HF_HUB_OFFLINE", "0"),
+        ]);
+        assert_eq!(hub.cache, Path::new("/h/b"));
+        assert!(!hub.offline);
+    }
+
+    #[test]
+    fn the_token_file_in_hf_home_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("token"), "from-file\n").unwrap();
+        let home = dir.path().to_string_lossy().into_owned();
+        assert_eq!(
+            from(&[("HF_HOME", &home)]).token.as_deref(),
+            Some("from-file")
+        );
+    }
+
+    #[test]
+    fn references_with_path_tricks_are_refused() {
+        let id = Id::parse("Zyphra/ZONOS2@refs/pr/1").unwrap();
+        assert_eq!(id.folder(), "models--Zyphra--ZONOS2");
+        assert_eq!(id.to_string(), "Zyphra/ZONOS2@refs/pr/1");
+        for bad in [
+            "a",
+            "a/",
+            "/b",
+            "../b",
+            "a/..",
+            "a/b/c",
+            "a/b@",
+            "a/b@../x",
+            "a/b@x/../y",
+            "a\\b/c",
+            "a/b@x\ny",
+        ] {
+            assert!(Id::parse(bad).is_err(), "{bad}");
+        }
+    }
+}
