@@ -51,19 +51,26 @@ impl DacConfig {
             Self::from_kwargs(kwargs)
         } else {
             match checkpoint.sidecar("config.json")? {
-                Some(json) if json.get("upsampling_ratios").is_some() => Self::from_hugging_face(&json),
+                Some(json) if json.get("upsampling_ratios").is_some() => {
+                    Self::from_hugging_face(&json)
+                }
                 _ => Self::from_shapes(checkpoint),
             }
         };
-        found.and_then(Self::checked).map_err(|problem| DacError::Config {
-            file: checkpoint.path().display().to_string(),
-            problem,
-        })
+        found
+            .and_then(Self::checked)
+            .map_err(|problem| DacError::Config {
+                file: checkpoint.path().display().to_string(),
+                problem,
+            })
     }
 
     /// From the arguments that the package stores with its weights.
     fn from_kwargs(kwargs: &Value) -> Result<Self, String> {
-        let fields = Fields { json: kwargs, place: "metadata.kwargs" };
+        let fields = Fields {
+            json: kwargs,
+            place: "metadata.kwargs",
+        };
         let n_codebooks = fields.number("n_codebooks")?;
         let latent_dim = match fields.optional("latent_dim") {
             Some(_) => fields.number("latent_dim")?,
@@ -86,7 +93,10 @@ impl DacConfig {
 
     /// From the `config.json` of a transformers `DacModel`.
     fn from_hugging_face(json: &Value) -> Result<Self, String> {
-        let fields = Fields { json, place: "config.json" };
+        let fields = Fields {
+            json,
+            place: "config.json",
+        };
         let n_codebooks = fields.number("n_codebooks")?;
         Ok(Self {
             latent_dim: fields.number("hidden_size")?,
@@ -103,7 +113,9 @@ impl DacConfig {
     fn from_shapes(checkpoint: &Checkpoint) -> Result<Self, String> {
         let shape = |names: &[String], axes: usize| {
             let mut found = names.iter().filter_map(|name| checkpoint.info(name));
-            found.find(|info| info.shape.len() == axes).map(|info| info.shape.clone())
+            found
+                .find(|info| info.shape.len() == axes)
+                .map(|info| info.shape.clone())
         };
         // Folded, or the direction of a weight-normed pair in either spelling.
         let weight = |layers: &[String]| {
@@ -119,21 +131,32 @@ impl DacConfig {
         let mut decoder_rates = Vec::new();
         loop {
             let i = decoder_rates.len();
-            let names = [format!("decoder.model.{}.block.1", i + 1), format!("decoder.block.{i}.conv_t1")];
+            let names = [
+                format!("decoder.model.{}.block.1", i + 1),
+                format!("decoder.block.{i}.conv_t1"),
+            ];
             let Some(up) = weight(&names) else { break };
             if up[2] % 2 != 0 {
-                return Err(format!("{}: expected an even number of taps, found {}", names[0], up[2]));
+                return Err(format!(
+                    "{}: expected an even number of taps, found {}",
+                    names[0], up[2]
+                ));
             }
             decoder_rates.push(up[2] / 2);
         }
         let mut books = Vec::new();
-        while let Some(book) =
-            shape(&[format!("quantizer.quantizers.{}.codebook.weight", books.len())], 2)
-        {
+        while let Some(book) = shape(
+            &[format!(
+                "quantizer.quantizers.{}.codebook.weight",
+                books.len()
+            )],
+            2,
+        ) {
             books.push(book);
         }
-        let codebook_size =
-            books.first().ok_or("no tensor quantizer.quantizers.0.codebook.weight")?[0];
+        let codebook_size = books
+            .first()
+            .ok_or("no tensor quantizer.quantizers.0.codebook.weight")?[0];
         Ok(Self {
             latent_dim: first[1],
             decoder_dim: first[0],
@@ -190,7 +213,10 @@ impl Fields<'_> {
     }
 
     fn wrong(&self, name: &str, expected: &str) -> String {
-        let found = self.json.get(name).map_or("nothing".to_owned(), Value::to_string);
+        let found = self
+            .json
+            .get(name)
+            .map_or("nothing".to_owned(), Value::to_string);
         format!("{}.{name}: expected {expected}, found {found}", self.place)
     }
 
@@ -202,7 +228,11 @@ impl Fields<'_> {
 
     fn numbers(&self, name: &str) -> Result<Vec<usize>, String> {
         let list = self.optional(name).and_then(Value::as_array);
-        let list = list.and_then(|list| list.iter().map(|v| v.as_u64().map(|v| v as usize)).collect());
+        let list = list.and_then(|list| {
+            list.iter()
+                .map(|v| v.as_u64().map(|v| v as usize))
+                .collect()
+        });
         list.ok_or_else(|| self.wrong(name, "a list of whole numbers"))
     }
 
@@ -232,7 +262,9 @@ mod tests {
 
     #[test]
     fn the_released_arguments() {
-        let config = DacConfig::from_kwargs(&kwargs()).and_then(DacConfig::checked).unwrap();
+        let config = DacConfig::from_kwargs(&kwargs())
+            .and_then(DacConfig::checked)
+            .unwrap();
         assert_eq!((config.latent_dim, config.hop()), (1024, 512));
         assert_eq!(config.codebook_dim, [8; 9]);
         let last = config.block_channels(4);
@@ -254,8 +286,14 @@ mod tests {
         ] {
             let mut kwargs = kwargs();
             kwargs[field] = value;
-            let error = DacConfig::from_kwargs(&kwargs).and_then(DacConfig::checked).unwrap_err();
-            let named = if field == "encoder_dim" { "latent_dim" } else { field };
+            let error = DacConfig::from_kwargs(&kwargs)
+                .and_then(DacConfig::checked)
+                .unwrap_err();
+            let named = if field == "encoder_dim" {
+                "latent_dim"
+            } else {
+                field
+            };
             assert!(error.contains(named), "{field}: {error}");
         }
     }

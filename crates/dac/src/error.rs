@@ -25,7 +25,9 @@ pub enum DacError {
     #[error(transparent)]
     Codes(#[from] CodesError),
     /// A stream was given codes of another number of columns than before.
-    #[error("a stream that began with {expected} codebooks was given codes with {found}; use one number of codebooks in a stream")]
+    #[error(
+        "a stream that began with {expected} codebooks was given codes with {found}; use one number of codebooks in a stream"
+    )]
     Columns {
         /// Columns of the first codes pushed.
         expected: usize,

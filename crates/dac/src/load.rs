@@ -42,8 +42,17 @@ impl Dac {
         device: &Device,
     ) -> Result<(Self, LoadReport), DacError> {
         let config = DacConfig::from_checkpoint(checkpoint)?;
-        let loader = Loader::new(checkpoint, &name_map(&config), &specs(&config), options, device)?;
-        let source = Source { loader: &loader, device };
+        let loader = Loader::new(
+            checkpoint,
+            &name_map(&config),
+            &specs(&config),
+            options,
+            device,
+        )?;
+        let source = Source {
+            loader: &loader,
+            device,
+        };
         let dac = source.dac(config)?;
         Ok((dac, loader.report().clone()))
     }
@@ -68,10 +77,22 @@ fn name_map(config: &DacConfig) -> NameMap {
         .ignore("encoder.*")
         .ignore("quantizer.quantizers.{q}.in_proj.*")
         .rename("decoder.conv1.*", "decoder.model.0.*")
-        .rename("decoder.snake1.*", &format!("decoder.model.{}.*", blocks + 1))
-        .rename("decoder.conv2.*", &format!("decoder.model.{}.*", blocks + 2))
-        .rename("decoder.block.{i}.snake1.*", "decoder.model.{i+1}.block.0.*")
-        .rename("decoder.block.{i}.conv_t1.*", "decoder.model.{i+1}.block.1.*");
+        .rename(
+            "decoder.snake1.*",
+            &format!("decoder.model.{}.*", blocks + 1),
+        )
+        .rename(
+            "decoder.conv2.*",
+            &format!("decoder.model.{}.*", blocks + 2),
+        )
+        .rename(
+            "decoder.block.{i}.snake1.*",
+            "decoder.model.{i+1}.block.0.*",
+        )
+        .rename(
+            "decoder.block.{i}.conv_t1.*",
+            "decoder.model.{i+1}.block.1.*",
+        );
     for (layer, name) in ["snake1", "conv1", "snake2", "conv2"].iter().enumerate() {
         map = map.rename(
             &format!("decoder.block.{{i}}.res_unit{{r}}.{name}.*"),
@@ -92,7 +113,12 @@ fn specs(config: &DacConfig) -> Vec<TensorSpec> {
         ));
         specs.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1);
     }
-    specs.conv("decoder.model.0", config.decoder_dim, config.latent_dim, TAPS);
+    specs.conv(
+        "decoder.model.0",
+        config.decoder_dim,
+        config.latent_dim,
+        TAPS,
+    );
     let blocks = config.decoder_rates.len();
     for (i, &rate) in config.decoder_rates.iter().enumerate() {
         let name = format!("decoder.model.{}.block", i + 1);
@@ -117,8 +143,10 @@ struct Specs(Vec<TensorSpec>);
 
 impl Specs {
     fn weighted(&mut self, name: &str, weight: [usize; 3], bias: usize) {
-        self.0.push(TensorSpec::weight_norm(format!("{name}.weight"), weight));
-        self.0.push(TensorSpec::plain(format!("{name}.bias"), [bias]));
+        self.0
+            .push(TensorSpec::weight_norm(format!("{name}.weight"), weight));
+        self.0
+            .push(TensorSpec::plain(format!("{name}.bias"), [bias]));
     }
 
     fn conv(&mut self, name: &str, out: usize, input: usize, taps: usize) {
@@ -126,7 +154,8 @@ impl Specs {
     }
 
     fn snake(&mut self, name: &str, channels: usize) {
-        self.0.push(TensorSpec::plain(format!("{name}.alpha"), [1, channels, 1]));
+        self.0
+            .push(TensorSpec::plain(format!("{name}.alpha"), [1, channels, 1]));
     }
 }
 
@@ -137,7 +166,11 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn tensor<const D: usize>(&self, name: &str, shape: [usize; D]) -> Result<Tensor<D>, LoadError> {
+    fn tensor<const D: usize>(
+        &self,
+        name: &str,
+        shape: [usize; D],
+    ) -> Result<Tensor<D>, LoadError> {
         if self.loader.has(name) {
             self.loader.tensor_f32(name)
         } else {
@@ -148,10 +181,15 @@ impl Source<'_> {
     fn weight(&self, name: &str, shape: [usize; 3]) -> Result<ConvWeight, LoadError> {
         let name = format!("{name}.weight");
         if !self.loader.has(&name) {
-            return Ok(ConvWeight::folded(Tensor::zeros(shape, (self.device, DType::F32))));
+            return Ok(ConvWeight::folded(Tensor::zeros(
+                shape,
+                (self.device, DType::F32),
+            )));
         }
         Ok(match self.loader.weight_norm::<3>(&name)? {
-            WeightNormed::Folded(weight) if weight.dtype() == DType::F32 => ConvWeight::folded(weight),
+            WeightNormed::Folded(weight) if weight.dtype() == DType::F32 => {
+                ConvWeight::folded(weight)
+            }
             WeightNormed::Folded(weight) => ConvWeight::folded(weight.cast(DType::F32)),
             WeightNormed::Factored { g, v } => ConvWeight::factored(g, v),
         })
@@ -171,10 +209,17 @@ impl Source<'_> {
     }
 
     fn snake(&self, name: &str, channels: usize) -> Result<Snake, LoadError> {
-        Ok(Snake::new(self.tensor(&format!("{name}.alpha"), [1, channels, 1])?))
+        Ok(Snake::new(
+            self.tensor(&format!("{name}.alpha"), [1, channels, 1])?,
+        ))
     }
 
-    fn unit(&self, name: &str, channels: usize, dilation: usize) -> Result<ResidualUnit, LoadError> {
+    fn unit(
+        &self,
+        name: &str,
+        channels: usize,
+        dilation: usize,
+    ) -> Result<ResidualUnit, LoadError> {
         Ok(ResidualUnit {
             snake1: self.snake(&format!("{name}.0"), channels)?,
             conv1: self.conv(&format!("{name}.1"), channels, channels, TAPS, dilation)?,
@@ -193,15 +238,21 @@ impl Source<'_> {
         Ok(DecoderBlock {
             snake: self.snake(&format!("{name}.0"), input)?,
             up: ConvTranspose1d::new(weight, bias, rate),
-            units: DILATIONS.into_iter().enumerate().map(unit).collect::<Result<_, _>>()?,
+            units: DILATIONS
+                .into_iter()
+                .enumerate()
+                .map(unit)
+                .collect::<Result<_, _>>()?,
         })
     }
 
     fn quantizer(&self, config: &DacConfig, q: usize) -> Result<VectorQuantizer, LoadError> {
         let name = format!("quantizer.quantizers.{q}");
         let dim = config.codebook_dim[q];
-        let codebook =
-            self.tensor(&format!("{name}.codebook.weight"), [config.codebook_size, dim])?;
+        let codebook = self.tensor(
+            &format!("{name}.codebook.weight"),
+            [config.codebook_size, dim],
+        )?;
         Ok(VectorQuantizer {
             codebook: burn::module::Param::from_tensor(codebook),
             out_proj: self.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1, 1)?,
@@ -210,12 +261,20 @@ impl Source<'_> {
 
     fn dac(&self, config: DacConfig) -> Result<Dac, LoadError> {
         let quantizers = (0..config.n_codebooks).map(|q| self.quantizer(&config, q));
-        let quantizer = Quantizer { quantizers: quantizers.collect::<Result<_, _>>()? };
+        let quantizer = Quantizer {
+            quantizers: quantizers.collect::<Result<_, _>>()?,
+        };
         let n = config.decoder_rates.len();
         let blocks = (0..n).map(|i| self.block(&config, i));
         let channels = config.block_channels(n);
         let decoder = Decoder {
-            conv_in: self.conv("decoder.model.0", config.decoder_dim, config.latent_dim, TAPS, 1)?,
+            conv_in: self.conv(
+                "decoder.model.0",
+                config.decoder_dim,
+                config.latent_dim,
+                TAPS,
+                1,
+            )?,
             blocks: blocks.collect::<Result<_, _>>()?,
             snake_out: self.snake(&format!("decoder.model.{}", n + 1), channels)?,
             conv_out: self.conv(&format!("decoder.model.{}", n + 2), 1, channels, TAPS, 1)?,

@@ -78,12 +78,20 @@ pub struct ResidualUnit {
 impl ResidualUnit {
     /// `x [batch, channels, time]`; also gives what `conv1` made.
     fn forward(&self, x: Tensor<3>, edges: Edges) -> (Tensor<3>, Tensor<3>) {
-        let inner = self.conv1.forward(x.clone(), Some(&self.snake1), None, edges);
+        let inner = self
+            .conv1
+            .forward(x.clone(), Some(&self.snake1), None, edges);
         // Where the signal goes on, the convolution has consumed the border.
         let (start, end) = edges.choose(0, self.conv1.padding());
         let time = x.dims()[2];
-        let x = if start + end > 0 { x.narrow(2, start, time - start - end) } else { x };
-        let y = self.conv2.forward(inner.clone(), Some(&self.snake2), Some(x), edges);
+        let x = if start + end > 0 {
+            x.narrow(2, start, time - start - end)
+        } else {
+            x
+        };
+        let y = self
+            .conv2
+            .forward(inner.clone(), Some(&self.snake2), Some(x), edges);
         (y, inner)
     }
 }
@@ -151,7 +159,11 @@ impl Quantizer {
 impl Dac {
     /// Puts the parts together; they must fit `config`.
     pub(crate) fn new(quantizer: Quantizer, decoder: Decoder, config: DacConfig) -> Self {
-        Self { quantizer, decoder, config }
+        Self {
+            quantizer,
+            decoder,
+            config,
+        }
     }
 
     /// Sizes.
@@ -220,6 +232,9 @@ impl Dac {
         let codes = TensorData::new(values, [1, codebooks, frames]);
         let z = self.quantizer.from_codes(Tensor::from_data(codes, &device));
         let y = self.decoder.forward(z, edges, &mut Tap::off());
-        y.into_data().convert::<f32>().into_vec().expect("converted to f32")
+        y.into_data()
+            .convert::<f32>()
+            .try_into_vec()
+            .expect("converted to f32")
     }
 }

@@ -13,7 +13,9 @@ impl Dac {
     /// quantizer.quantizers.3.codebook           quantizer.quantizers.3.codebook.weight
     /// ```
     pub fn checkpoint_name(&self, path: &str) -> Option<String> {
-        let parts = path.split('.').filter(|part| !part.starts_with(char::is_uppercase));
+        let parts = path
+            .split('.')
+            .filter(|part| !part.starts_with(char::is_uppercase));
         let parts: Vec<&str> = parts.collect();
         let blocks = self.config().decoder_rates.len();
         let number = |text: &str| text.parse::<usize>().ok();

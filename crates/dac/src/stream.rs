@@ -71,7 +71,10 @@ impl<'a> DacStream<'a> {
     /// [`DacError::Columns`]. The stream is as it was before then.
     pub fn push(&mut self, codes: &Codes) -> Result<Vec<f32>, DacError> {
         self.take(codes)?;
-        let inside = Edges { start: true, end: false };
+        let inside = Edges {
+            start: true,
+            end: false,
+        };
         let settled = self.dac.config().decoded_span(0..self.frames, inside).end;
         if settled < self.given + self.block * self.dac.config().hop() {
             return Ok(Vec::new());
@@ -86,7 +89,11 @@ impl<'a> DacStream<'a> {
     /// None today; a device may yet fail.
     pub fn flush(&mut self) -> Result<Vec<f32>, DacError> {
         let end = self.dac.config().decoded_len(self.frames);
-        let samples = if self.frames == 0 { Vec::new() } else { self.give(end, true) };
+        let samples = if self.frames == 0 {
+            Vec::new()
+        } else {
+            self.give(end, true)
+        };
         *self = Self::new(self.dac, self.block);
         Ok(samples)
     }
@@ -126,7 +133,10 @@ impl<'a> DacStream<'a> {
             self.given = to;
         }
         let codebooks = self.codebooks.unwrap_or(1);
-        let keep = config.frames_needed(self.given..self.given + 1).start.clamp(self.first, self.frames);
+        let keep = config
+            .frames_needed(self.given..self.given + 1)
+            .start
+            .clamp(self.first, self.frames);
         self.rows.drain(..(keep - self.first) * codebooks);
         self.first = keep;
         samples
@@ -143,7 +153,8 @@ impl<'a> DacStream<'a> {
             start: frames.start == 0,
             end: ended && frames.end == self.frames,
         };
-        let rows = &self.rows[(frames.start - self.first) * codebooks..(frames.end - self.first) * codebooks];
+        let rows = &self.rows
+            [(frames.start - self.first) * codebooks..(frames.end - self.first) * codebooks];
         let span = config.decoded_span(frames, edges);
         let decoded = self.dac.decode_window(rows, codebooks, edges);
         debug_assert_eq!(decoded.len(), span.len());

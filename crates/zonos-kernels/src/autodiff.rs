@@ -11,7 +11,10 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::DType;
 
+use crate::backend::Optional;
 use crate::{SpeechBackend, portable};
+
+mod conv;
 
 impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
     fn packed_linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -78,15 +81,11 @@ impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
                 let (x, weight, expert) = ops.state;
                 if let (Some(node), Some(x)) = (weight_node, x) {
                     let experts = weight.shape()[0];
-                    let dw =
-                        B::expert_linear_grad_weight(dy.clone(), x, expert.clone(), experts);
+                    let dw = B::expert_linear_grad_weight(dy.clone(), x, expert.clone(), experts);
                     grads.register::<B>(node.id, dw);
                 }
                 if let Some(node) = x_node {
-                    grads.register::<B>(
-                        node.id,
-                        B::expert_linear_grad_input(dy, weight, expert),
-                    );
+                    grads.register::<B>(node.id, B::expert_linear_grad_input(dy, weight, expert));
                 }
             }
         }
@@ -147,6 +146,32 @@ impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
                 prep.finish(B::snake(x.into_primitive(), alpha.into_primitive()))
             }
         }
+    }
+
+    fn snake_conv1d(
+        x: FloatTensor<Self>,
+        alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        residual: Optional<Self>,
+        dilation: usize,
+        padding: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let shape = conv::Kind::Conv { dilation, padding };
+        let (alpha, residual) = (alpha.into_option(), residual.into_option());
+        conv::snake_conv::<B, C>(x, alpha, weight, bias, residual, shape)
+    }
+
+    fn snake_conv_transpose1d(
+        x: FloatTensor<Self>,
+        alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        trim: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let shape = conv::Kind::Transposed { stride, trim };
+        conv::snake_conv::<B, C>(x, alpha.into_option(), weight, bias, None, shape)
     }
 }
 

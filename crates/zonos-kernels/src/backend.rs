@@ -1,9 +1,34 @@
 //! The one backend trait of this project.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, backend_extension};
+use burn::backend::{Backend, ExtensionType, backend_extension};
 
 use crate::portable;
+
+/// A tensor that an operation can do without: `Option`, in the form that Burn's dispatch carries to
+/// a backend.
+#[derive(Debug, ExtensionType)]
+pub enum Optional<B: Backend> {
+    /// The tensor.
+    Given(FloatTensor<B>),
+    /// No tensor.
+    Absent,
+}
+
+impl<B: Backend> Optional<B> {
+    /// As Rust's `Option`.
+    pub fn into_option(self) -> Option<FloatTensor<B>> {
+        match self {
+            Self::Given(tensor) => Some(tensor),
+            Self::Absent => None,
+        }
+    }
+
+    /// From Rust's `Option`.
+    pub fn from_option(tensor: Option<FloatTensor<B>>) -> Self {
+        tensor.map_or(Self::Absent, Self::Given)
+    }
+}
 
 /// Operations that speech models need beyond Burn's own.
 ///
@@ -85,6 +110,46 @@ pub trait SpeechBackend: Backend {
     /// Source: Ziyin et al. 2020, arXiv:2006.08195, as used by the Descript audio codec.
     fn snake(x: FloatTensor<Self>, alpha: FloatTensor<Self>) -> FloatTensor<Self> {
         portable::snake::<Self>(x, alpha)
+    }
+
+    /// Convolution at stride 1 with Snake before it and a residual after it, each of them optional.
+    ///
+    /// `x [batch, in, time]`, `alpha [in]`, `weight [out, in, taps]`, `bias [out]`; `padding` zeros
+    /// before and after the activated input. `residual` has the shape of the result, `[batch, out,
+    /// time + padding - dilation (taps - 1)]`:
+    ///
+    /// `y[o, t] = bias[o] + sum over c, k of weight[o, c, k] snake(x)[c, t + k dilation - padding.0]
+    /// + residual[o, t]`.
+    fn snake_conv1d(
+        x: FloatTensor<Self>,
+        #[extension_type] alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        #[extension_type] residual: Optional<Self>,
+        dilation: usize,
+        padding: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let (alpha, residual) = (alpha.into_option(), residual.into_option());
+        portable::snake_conv1d::<Self>(x, alpha, weight, bias, residual, dilation, padding)
+    }
+
+    /// Transposed convolution with an optional Snake before it.
+    ///
+    /// `x [batch, in, time]`, `alpha [in]`, `weight [in, out, taps]`, `bias [out]`. The full result
+    /// has `(time - 1) stride + taps` positions, of which `trim` are cut from the two ends:
+    ///
+    /// `y[o, n] = bias[o] + sum over c, i, k with i stride + k - trim.0 = n of weight[c, o, k]
+    /// snake(x)[c, i]`.
+    fn snake_conv_transpose1d(
+        x: FloatTensor<Self>,
+        #[extension_type] alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        trim: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let alpha = alpha.into_option();
+        portable::snake_conv_transpose1d::<Self>(x, alpha, weight, bias, stride, trim)
     }
 }
 

@@ -7,7 +7,9 @@ use thiserror::Error;
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum DeviceError {
     /// The name is none that this project knows.
-    #[error("unknown device '{0}'; expected cpu, flex, ndarray, cuda[:N], wgpu, vulkan[:N] or metal")]
+    #[error(
+        "unknown device '{0}'; expected cpu, flex, ndarray, cuda[:N], wgpu, vulkan[:N] or metal"
+    )]
     Unknown(String),
     /// The backend was left out of this build.
     #[error(

@@ -1,9 +1,10 @@
 //! The operations as plain functions on [`Tensor`]s.
 
 use burn::backend::Dispatch;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 use crate::SpeechBackend;
+use crate::backend::Optional;
 
 /// `x [rows, in]` f32, `weight [out, in]` f32, f16 or bf16 -> `x weight^T [rows, out]` f32.
 ///
@@ -16,7 +17,7 @@ use crate::SpeechBackend;
 /// let x = Tensor::<2>::from_data([[1.0f32, 2.0]], &device);
 /// let w = Tensor::<2>::from_data([[3.0f32, 4.0], [5.0, 6.0]], &device);
 /// let y = zonos_kernels::ops::linear(x, w);
-/// assert_eq!(y.into_data().to_vec::<f32>().unwrap(), [11.0, 17.0]);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [11.0, 17.0]);
 /// ```
 pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as SpeechBackend>::packed_linear(
@@ -67,5 +68,76 @@ pub fn snake(x: Tensor<3>, alpha: Tensor<1>) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as SpeechBackend>::snake(
         x.into_dispatch(),
         alpha.into_dispatch(),
+    ))
+}
+
+/// `x` as f32: a cast where it is stored in another float type, nothing where it is f32 already.
+pub fn to_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    if x.dtype() == DType::F32 {
+        x
+    } else {
+        x.cast(FloatDType::F32)
+    }
+}
+
+/// Convolution at stride 1 with Snake before it and a residual after it, each of them optional.
+///
+/// `x [batch, in, time]`, `alpha [in]`, `weight [out, in, taps]`, `bias [out]`; `padding` zeros
+/// before and after the activated input. The result, and `residual` if given, is `[batch, out,
+/// time + padding.0 + padding.1 - dilation (taps - 1)]`. All f32.
+///
+/// On Flex every output is summed in an order that depends on the shape of `weight` alone, so the
+/// same input gives the same bits however a longer signal is cut.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[1.0f32, 2.0, 3.0]]], &device);
+/// let w = Tensor::<3>::from_data([[[1.0f32, 10.0, 100.0]]], &device);
+/// let b = Tensor::<1>::from_data([0.5f32], &device);
+/// let y = zonos_kernels::ops::snake_conv1d(x, None, w, b, None, 1, (1, 1));
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [210.5, 321.5, 32.5]);
+/// ```
+pub fn snake_conv1d(
+    x: Tensor<3>,
+    alpha: Option<Tensor<1>>,
+    weight: Tensor<3>,
+    bias: Tensor<1>,
+    residual: Option<Tensor<3>>,
+    dilation: usize,
+    padding: (usize, usize),
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::snake_conv1d(
+        x.into_dispatch(),
+        Optional::from_option(alpha.map(Tensor::into_dispatch)),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        Optional::from_option(residual.map(Tensor::into_dispatch)),
+        dilation,
+        padding,
+    ))
+}
+
+/// Transposed convolution with an optional Snake before it.
+///
+/// `x [batch, in, time]`, `alpha [in]`, `weight [in, out, taps]`, `bias [out]`. The result is
+/// `[batch, out, (time - 1) stride + taps - trim.0 - trim.1]`. All f32.
+///
+/// On Flex every output is summed in an order that depends on the shape of `weight` alone.
+pub fn snake_conv_transpose1d(
+    x: Tensor<3>,
+    alpha: Option<Tensor<1>>,
+    weight: Tensor<3>,
+    bias: Tensor<1>,
+    stride: usize,
+    trim: (usize, usize),
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::snake_conv_transpose1d(
+        x.into_dispatch(),
+        Optional::from_option(alpha.map(Tensor::into_dispatch)),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        stride,
+        trim,
     ))
 }

@@ -62,11 +62,7 @@ impl PackedTensor<3> {
     }
 
     /// `y[i] = x[i] W[expert[i]]^T`: each row goes through the expert chosen for it.
-    pub fn expert_linear(
-        &self,
-        x: Tensor<2>,
-        expert: Tensor<1, burn::tensor::Int>,
-    ) -> Tensor<2> {
+    pub fn expert_linear(&self, x: Tensor<2>, expert: Tensor<1, burn::tensor::Int>) -> Tensor<2> {
         ops::expert_linear(x, self.weight.val(), expert)
     }
 }

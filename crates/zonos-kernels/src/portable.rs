@@ -6,6 +6,11 @@ use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData};
 
+mod conv;
+
+pub(crate) use conv::{ConvGradients, ConvInputs, conv_gradients, conv_transpose_gradients};
+pub use conv::{snake_conv_transpose1d, snake_conv1d};
+
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice
 /// back: a decode step stays asynchronous there, at the price of one copy of each chosen matrix.
 const GATHER_ROWS: usize = 2;
@@ -46,7 +51,13 @@ pub fn expert_linear_grad_input<B: Backend>(
     weight: FloatTensor<B>,
     expert: IntTensor<B>,
 ) -> FloatTensor<B> {
-    by_expert::<B>(dy, weight, expert, |dy, w| linear_grad_input::<B>(dy, w), false)
+    by_expert::<B>(
+        dy,
+        weight,
+        expert,
+        |dy, w| linear_grad_input::<B>(dy, w),
+        false,
+    )
 }
 
 /// Rows grouped by the expert they chose: `(expert, its rows in order)`, for experts in use.
@@ -62,11 +73,17 @@ pub(crate) fn group_by_expert(expert: &[i64], experts: usize) -> Vec<(usize, Vec
 }
 
 fn read_expert<B: Backend>(expert: IntTensor<B>) -> Vec<i64> {
-    let data = burn::tensor::read_sync(B::int_into_data(expert)).expect("reading expert choices back");
-    data.convert::<i64>().into_vec().expect("converted to i64")
+    let data =
+        burn::tensor::read_sync(B::int_into_data(expert)).expect("reading expert choices back");
+    data.convert::<i64>()
+        .try_into_vec()
+        .expect("converted to i64")
 }
 
-fn rows_tensor<B: Backend>(rows: Vec<i64>, device: &burn::backend::tensor::Device<B>) -> IntTensor<B> {
+fn rows_tensor<B: Backend>(
+    rows: Vec<i64>,
+    device: &burn::backend::tensor::Device<B>,
+) -> IntTensor<B> {
     let rows: Vec<i32> = rows.into_iter().map(|r| r as i32).collect();
     let n = rows.len();
     B::int_from_data(TensorData::new(rows, [n]), device)
@@ -83,12 +100,20 @@ fn by_expert<B: Backend>(
     let rows = x.shape()[0];
     if rows <= GATHER_ROWS {
         let chosen = to_f32::<B>(B::float_select(weight, 0, expert));
-        let chosen = if transposed { B::float_swap_dims(chosen, 1, 2) } else { chosen };
-        let (from, to) = if transposed { (inner, out) } else { (out, inner) };
+        let chosen = if transposed {
+            B::float_swap_dims(chosen, 1, 2)
+        } else {
+            chosen
+        };
+        let (from, to) = if transposed {
+            (inner, out)
+        } else {
+            (out, inner)
+        };
         let x = B::float_reshape(x, Shape::new([rows, 1, from]));
         return B::float_reshape(B::float_matmul(x, chosen), Shape::new([rows, to]));
     }
-    let device = B::float_device(&x);
+    let device = x.device();
     let groups = group_by_expert(&read_expert::<B>(expert), experts);
     let mut position = vec![0i64; rows];
     let mut next = 0;
@@ -103,7 +128,11 @@ fn by_expert<B: Backend>(
         let members = B::float_select(x.clone(), 0, rows_tensor::<B>(members, &device));
         parts.push(product(members, matrix));
     }
-    B::float_select(B::float_cat(parts, 0), 0, rows_tensor::<B>(position, &device))
+    B::float_select(
+        B::float_cat(parts, 0),
+        0,
+        rows_tensor::<B>(position, &device),
+    )
 }
 
 /// See [`SpeechBackend::expert_linear_grad_weight`](crate::SpeechBackend::expert_linear_grad_weight).
@@ -113,7 +142,7 @@ pub fn expert_linear_grad_weight<B: Backend>(
     expert: IntTensor<B>,
     experts: usize,
 ) -> FloatTensor<B> {
-    let device = B::float_device(&x);
+    let device = x.device();
     let (out, inner) = (dy.shape()[1], x.shape()[1]);
     let mut grad = B::float_zeros(Shape::new([experts, out, inner]), &device, FloatDType::F32);
     for (e, members) in group_by_expert(&read_expert::<B>(expert), experts) {
@@ -138,7 +167,7 @@ pub fn decode_attention<B: Backend>(
     let [batch, heads, dim] = q.shape().dims::<3>();
     let kv_heads = k.shape()[1];
     let group = heads / kv_heads;
-    let device = B::float_device(&q);
+    let device = q.device();
     let valid = |x: FloatTensor<B>| {
         let all = |n: usize| Slice::from(0..n);
         let x = B::float_slice(x, &[all(batch), all(kv_heads), all(longest), all(dim)]);

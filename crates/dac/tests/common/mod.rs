@@ -10,7 +10,9 @@ use zonos_audio::Codes;
 
 /// `validation/fixtures/...`.
 pub fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../validation/fixtures")
+        .join(path)
 }
 
 /// A golden file in memory.
@@ -41,23 +43,31 @@ impl Golden {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         assert_eq!(data.dtype(), safetensors::Dtype::F32, "{key}");
-        data.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        data.data()
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+            .collect()
     }
 
     pub fn f64(&self, key: &str) -> Vec<f64> {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         assert_eq!(data.dtype(), safetensors::Dtype::F64, "{key}");
-        data.data().chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
+        data.data()
+            .chunks_exact(8)
+            .map(|b| f64::from_le_bytes(b.try_into().unwrap()))
+            .collect()
     }
 
     pub fn integers(&self, key: &str) -> Vec<i64> {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         match data.dtype() {
-            safetensors::Dtype::I64 => {
-                data.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
-            }
+            safetensors::Dtype::I64 => data
+                .data()
+                .chunks_exact(8)
+                .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
+                .collect(),
             safetensors::Dtype::I32 => data
                 .data()
                 .chunks_exact(4)
@@ -71,7 +81,9 @@ impl Golden {
     pub fn codes(&self, key: &str) -> Codes {
         let (shape, values) = (self.shape(key), self.integers(key));
         let (q, frames) = (shape[0], shape[1]);
-        let rows = (0..frames * q).map(|i| values[(i % q) * frames + i / q] as i32).collect();
+        let rows = (0..frames * q)
+            .map(|i| values[(i % q) * frames + i / q] as i32)
+            .collect();
         Codes::new(frames, q, rows).unwrap()
     }
 }
@@ -79,15 +91,21 @@ impl Golden {
 /// `[1, codebooks, frames]` on a device.
 pub fn on_device(codes: &Codes, device: &Device) -> Tensor<3, Int> {
     let (frames, q) = (codes.frames(), codes.codebooks());
-    let values: Vec<i32> =
-        (0..q * frames).map(|i| codes.values()[(i % frames) * q + i / frames]).collect();
+    let values: Vec<i32> = (0..q * frames)
+        .map(|i| codes.values()[(i % frames) * q + i / frames])
+        .collect();
     Tensor::from_data(TensorData::new(values, [1, q, frames]), device)
 }
 
 /// Part of a table of codes.
 pub fn rows(codes: &Codes, range: std::ops::Range<usize>) -> Codes {
     let q = codes.codebooks();
-    Codes::new(range.len(), q, codes.values()[range.start * q..range.end * q].to_vec()).unwrap()
+    Codes::new(
+        range.len(),
+        q,
+        codes.values()[range.start * q..range.end * q].to_vec(),
+    )
+    .unwrap()
 }
 
 /// Largest difference; panics on lengths that differ or on NaN.

@@ -48,9 +48,7 @@ impl Kind {
     fn gradients<B: Backend>(self, dy: FloatTensor<B>, inputs: ConvInputs<B>) -> ConvGradients<B> {
         match self {
             Kind::Conv { dilation, padding } => conv_gradients(dy, inputs, dilation, padding),
-            Kind::Transposed { stride, trim } => {
-                conv_transpose_gradients(dy, inputs, stride, trim)
-            }
+            Kind::Transposed { stride, trim } => conv_transpose_gradients(dy, inputs, stride, trim),
         }
     }
 }
@@ -121,7 +119,12 @@ impl<B: SpeechBackend> Backward<B, 4> for SnakeConv {
             alpha: Some(kept_alpha),
             weight: kept.weight,
             bias: kept.bias,
-            wanted: [x.is_some(), alpha.is_some(), weight.is_some(), bias.is_some()],
+            wanted: [
+                x.is_some(),
+                alpha.is_some(),
+                weight.is_some(),
+                bias.is_some(),
+            ],
         };
         let found = kept.kind.gradients::<B>(dy, inputs);
         register::<B>(grads, x, found.x);

@@ -1,7 +1,7 @@
 //! Decode attention over the cache, one pass, in its stored type.
 
-use burn_flex::FlexTensor;
 use burn::backend::TensorMetadata;
+use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
@@ -40,7 +40,11 @@ impl<E: Element> Kernel for Head<'_, E> {
                 let score = unsafe {
                     let mut sum = S::zero();
                     for at in (0..whole).step_by(S::LANES) {
-                        sum = S::fma(E::load::<S>(k.as_ptr().add(at)), S::load(q.as_ptr().add(at)), sum);
+                        sum = S::fma(
+                            E::load::<S>(k.as_ptr().add(at)),
+                            S::load(q.as_ptr().add(at)),
+                            sum,
+                        );
                     }
                     let mut sum = S::sum(sum);
                     for at in whole..dim {
@@ -64,7 +68,10 @@ impl<E: Element> Kernel for Head<'_, E> {
                     let factor = S::splat(weight);
                     for at in (0..whole).step_by(S::LANES) {
                         let o = out.as_mut_ptr().add(at);
-                        S::store(o, S::fma(E::load::<S>(v.as_ptr().add(at)), factor, S::load(o)));
+                        S::store(
+                            o,
+                            S::fma(E::load::<S>(v.as_ptr().add(at)), factor, S::load(o)),
+                        );
                     }
                     for at in whole..dim {
                         out[at] = S::fma1(v[at].widen(), weight, out[at]);
@@ -92,7 +99,12 @@ pub(super) fn decode_attention(
         .as_slice::<i64>()
         .expect("converted to i64")
         .iter()
-        .map(|&n| usize::try_from(n).ok().filter(|&n| n <= capacity).expect("a length beyond the cache"))
+        .map(|&n| {
+            usize::try_from(n)
+                .ok()
+                .filter(|&n| n <= capacity)
+                .expect("a length beyond the cache")
+        })
         .collect();
     let queries = elements::<f32>(&q);
     let mut out = vec![0.0; batch * heads * dim];
@@ -118,7 +130,9 @@ pub(super) fn decode_attention(
         if work < PARALLEL {
             out.chunks_exact_mut(group * dim).enumerate().for_each(run);
         } else {
-            out.par_chunks_exact_mut(group * dim).enumerate().for_each(run);
+            out.par_chunks_exact_mut(group * dim)
+                .enumerate()
+                .for_each(run);
         }
     });
     f32_tensor(out, [batch, heads, dim])

@@ -8,7 +8,7 @@
 //! Every output is the sum `bias + w[o,0,0] x + w[o,0,1] x + ...` in that order, one fused
 //! multiply-add a term, and the residual last: how the work is cut does not show in the bits.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use rayon::prelude::*;
 
@@ -19,8 +19,8 @@ use super::snake::snake_row;
 /// Input channels that an item keeps in its scratch buffer at a time.
 const CHANNEL_BLOCK: usize = 128;
 
-/// Scratch size aimed at, in values: half of a 512 KB cache.
-pub(super) const SCRATCH: usize = 64 * 1024;
+/// Outputs that an item computes, where that leaves it at least 64 positions long: about 100 KB.
+const OUTPUTS: usize = 96 * 1024;
 
 /// Multiply-adds below which a convolution stays on the calling thread.
 pub(super) const PARALLEL_FROM: usize = 1 << 18;
@@ -57,10 +57,14 @@ impl Conv<'_> {
     pub(super) fn run(&self, isa: Isa) -> Vec<f32> {
         let (out, time) = (self.bias.len(), self.out_time());
         assert_eq!(self.weight.len(), out * self.x.channels * self.taps);
-        assert!(self.alpha.is_none_or(|alpha| alpha.len() == self.x.channels));
-        assert!(self.residual.is_none_or(|r| {
-            (r.batch, r.channels, r.time) == (self.x.batch, out, time)
-        }));
+        assert!(
+            self.alpha
+                .is_none_or(|alpha| alpha.len() == self.x.channels)
+        );
+        assert!(
+            self.residual
+                .is_none_or(|r| { (r.batch, r.channels, r.time) == (self.x.batch, out, time) })
+        );
         let mut y = SharedOutput::new(self.x.batch, out, time);
         let (times, channels) = self.cut(out, time);
         let item = |index: usize| {
@@ -69,7 +73,13 @@ impl Conv<'_> {
             // Channel ranges are cut at multiples of the register block.
             dispatch_on(
                 isa,
-                Item { conv: *self, y: &y, batch, time: times.range(t), out: channels.range(o) },
+                Item {
+                    conv: *self,
+                    y: &y,
+                    batch,
+                    time: times.range(t),
+                    out: channels.range(o),
+                },
             );
         };
         let items = self.x.batch * times.pieces * channels.pieces;
@@ -83,14 +93,14 @@ impl Conv<'_> {
         unsafe { y.take() }
     }
 
-    /// How time and output channels are cut.
+    /// How time and output channels are cut: so that an item's input block, its outputs and the
+    /// weights in use share the second-level cache, and there are items enough to share out evenly.
     fn cut(&self, out: usize, time: usize) -> (Cut, Cut) {
-        let block = self.x.channels.min(CHANNEL_BLOCK);
-        let longest = (SCRATCH / block).saturating_sub(self.halo()).max(64);
+        let longest = (OUTPUTS / out.max(self.x.channels)).clamp(64, 512);
         let times = Cut::at_most(time, longest, 16);
-        // Enough items that a thread which starts late, or is interrupted, costs little; but an item
-        // copies its input anew, so channels are cut only where there is work enough to pay for it.
-        let wanted = (4 * rayon::current_num_threads()).div_ceil(self.x.batch * times.pieces.max(1));
+        // An item copies its input anew, so channels are cut only where time gives too few items.
+        let wanted = 8 * rayon::current_num_threads();
+        let wanted = wanted.div_ceil(self.x.batch * times.pieces.max(1));
         let channels = Cut::at_most(out, out.div_ceil(wanted).max(48), 12);
         (times, channels)
     }
@@ -108,7 +118,11 @@ impl Cut {
     pub(super) fn at_most(len: usize, longest: usize, grain: usize) -> Self {
         let pieces = len.div_ceil(longest).max(1);
         let piece = len.div_ceil(pieces).next_multiple_of(grain);
-        Self { len, piece, pieces: len.div_ceil(piece) }
+        Self {
+            len,
+            piece,
+            pieces: len.div_ceil(piece),
+        }
     }
 
     pub(super) fn range(&self, index: usize) -> std::ops::Range<usize> {
@@ -118,17 +132,23 @@ impl Cut {
 
 thread_local! {
     /// The input copy, kept between items and calls.
-    static SCRATCH_BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH_BUFFER: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lends this thread's scratch buffer, at least `len` values long, contents undefined.
-pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
-    SCRATCH_BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < len {
-            buffer.resize(len, 0.0);
-        }
-        f(&mut buffer[..len])
-    })
+/// This thread's scratch buffer, at least `len` values long, contents undefined; given back by
+/// [`return_scratch`]. Not lent to a closure: a closure would be compiled without the kernel's
+/// instruction set.
+pub(super) fn take_scratch(len: usize) -> Vec<f32> {
+    let mut buffer = SCRATCH_BUFFER.take();
+    if buffer.len() < len {
+        buffer.resize(len, 0.0);
+    }
+    buffer
+}
+
+/// Keeps the buffer for the next item of this thread.
+pub(super) fn return_scratch(buffer: Vec<f32>) {
+    SCRATCH_BUFFER.set(buffer);
 }
 
 struct Item<'a> {
@@ -149,47 +169,47 @@ impl Kernel for Item<'_> {
         let steps = (self.time.end - self.time.start).next_multiple_of(4 * S::LANES);
         let width = steps + halo;
         let block = channels.min(CHANNEL_BLOCK);
-        with_scratch(block * width, |scratch| {
-            for first in (0..channels).step_by(block) {
-                let last = (first + block).min(channels);
-                for c in first..last {
-                    let alpha = conv.alpha.map(|alpha| alpha[c]);
-                    let row = &mut scratch[(c - first) * width..][..width];
-                    let start = self.time.start as isize - conv.padding.0 as isize;
-                    // SAFETY: the instruction set is `S`'s.
-                    unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
-                }
-                let pass = Pass {
-                    item: &self,
-                    weight: &conv.weight[first * taps..],
-                    weight_stride: channels * taps,
-                    scratch,
-                    width,
-                    channels: last - first,
-                    first: first == 0,
-                    last: last == channels,
-                };
-                let mut o = self.out.start;
-                while o < self.out.end {
-                    let left = self.out.end - o;
-                    // SAFETY: the instruction set is `S`'s; `Pass` describes memory that it owns
-                    // or borrows, and rows `o..o + MR` exist.
-                    o += unsafe {
-                        if S::LANES == 16 && left >= 12 {
-                            pass.rows::<S, 12, 2>(o)
-                        } else if left >= 6 {
-                            pass.rows::<S, 6, 2>(o)
-                        } else if left >= 3 {
-                            pass.rows::<S, 3, 4>(o)
-                        } else if left == 2 {
-                            pass.rows::<S, 2, 4>(o)
-                        } else {
-                            pass.rows::<S, 1, 4>(o)
-                        }
-                    };
-                }
+        let mut scratch = take_scratch(block * width);
+        for first in (0..channels).step_by(block) {
+            let last = (first + block).min(channels);
+            for c in first..last {
+                let alpha = conv.alpha.map(|alpha| alpha[c]);
+                let row = &mut scratch[(c - first) * width..][..width];
+                let start = self.time.start as isize - conv.padding.0 as isize;
+                // SAFETY: the instruction set is `S`'s.
+                unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
             }
-        });
+            let pass = Pass {
+                item: &self,
+                weight: &conv.weight[first * taps..],
+                weight_stride: channels * taps,
+                scratch: &scratch,
+                width,
+                channels: last - first,
+                first: first == 0,
+                last: last == channels,
+            };
+            let mut o = self.out.start;
+            while o < self.out.end {
+                let left = self.out.end - o;
+                // SAFETY: the instruction set is `S`'s; `Pass` describes memory that it owns
+                // or borrows, and rows `o..o + MR` exist.
+                o += unsafe {
+                    if S::LANES == 16 && left >= 12 {
+                        pass.rows::<S, 12, 2>(o)
+                    } else if left >= 6 {
+                        pass.rows::<S, 6, 2>(o)
+                    } else if left >= 3 {
+                        pass.rows::<S, 3, 4>(o)
+                    } else if left == 2 {
+                        pass.rows::<S, 2, 4>(o)
+                    } else {
+                        pass.rows::<S, 1, 4>(o)
+                    }
+                };
+            }
+        }
+        return_scratch(scratch);
     }
 }
 
@@ -244,7 +264,13 @@ impl Pass<'_, '_> {
     /// The instruction set is `S`'s, and the channels are the item's.
     #[inline(always)]
     unsafe fn rows<S: Simd, const MR: usize, const NR: usize>(&self, o: usize) -> usize {
-        let Item { conv, y, batch, time, .. } = self.item;
+        let Item {
+            conv,
+            y,
+            batch,
+            time,
+            ..
+        } = self.item;
         let step = NR * S::LANES;
         let len = time.end - time.start;
         let weight = self.weight[o * self.weight_stride..].as_ptr();
@@ -263,15 +289,20 @@ impl Pass<'_, '_> {
                         *row = load_edge::<S, NR>(y.at(*batch, o + i, t), valid);
                     }
                 }
+                // With one tap, channels are steps of a single longer loop.
+                let (channels, taps, dilation) = match conv.taps {
+                    1 => (1, self.channels, self.width),
+                    taps => (self.channels, taps, conv.dilation),
+                };
                 accumulate::<S, MR, NR>(
                     &mut acc,
                     weight,
                     self.weight_stride,
                     self.scratch.as_ptr().add(at),
                     self.width,
-                    self.channels,
-                    conv.taps,
-                    conv.dilation,
+                    channels,
+                    taps,
+                    dilation,
                 );
                 for (i, row) in acc.iter_mut().enumerate() {
                     if let (true, Some(residual)) = (self.last, &conv.residual) {
@@ -290,17 +321,30 @@ impl Pass<'_, '_> {
     }
 }
 
+/// Loads `NR` vectors.
+#[inline(always)]
+unsafe fn load_vectors<S: Simd, const NR: usize>(p: *const f32) -> [S::V; NR] {
+    // SAFETY: the caller gives a pointer to `NR` vectors.
+    unsafe {
+        let mut v = [S::zero(); NR];
+        for (j, v) in v.iter_mut().enumerate() {
+            *v = S::load(p.add(j * S::LANES));
+        }
+        v
+    }
+}
+
 /// Loads `NR` vectors of which `valid` values exist.
 #[inline(always)]
 unsafe fn load_edge<S: Simd, const NR: usize>(p: *const f32, valid: usize) -> [S::V; NR] {
     // SAFETY: reads `valid` values at `p`, the rest from the buffer.
     unsafe {
         if valid == NR * S::LANES {
-            return std::array::from_fn(|j| S::load(p.add(j * S::LANES)));
+            return load_vectors::<S, NR>(p);
         }
         let mut buffer = [0.0f32; 64];
         std::ptr::copy_nonoverlapping(p, buffer.as_mut_ptr(), valid);
-        std::array::from_fn(|j| S::load(buffer.as_ptr().add(j * S::LANES)))
+        load_vectors::<S, NR>(buffer.as_ptr())
     }
 }
 
@@ -344,11 +388,14 @@ unsafe fn accumulate<S: Simd, const MR: usize, const NR: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let mut sums = *acc;
-        let mut w: [*const f32; MR] = std::array::from_fn(|i| weight.add(i * stride));
+        let mut w = [weight; MR];
+        for (i, w) in w.iter_mut().enumerate() {
+            *w = weight.add(i * stride);
+        }
         for c in 0..channels {
             let mut p = x.add(c * width);
             for _ in 0..taps {
-                let v: [S::V; NR] = std::array::from_fn(|j| S::load(p.add(j * S::LANES)));
+                let v = load_vectors::<S, NR>(p);
                 for i in 0..MR {
                     let factor = S::splat(*w[i]);
                     for j in 0..NR {

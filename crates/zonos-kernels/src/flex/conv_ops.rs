@@ -17,7 +17,9 @@ fn tensor(values: Vec<f32>, shape: [usize; 3]) -> FlexTensor {
 
 /// Whether all operands are f32, which is what the kernels compute in.
 fn all_f32<'a>(operands: impl IntoIterator<Item = &'a FlexTensor>) -> bool {
-    operands.into_iter().all(|operand| operand.dtype() == DType::F32)
+    operands
+        .into_iter()
+        .all(|operand| operand.dtype() == DType::F32)
 }
 
 /// See [`SpeechBackend::snake`](crate::SpeechBackend::snake).
@@ -67,10 +69,13 @@ pub(super) fn snake_conv1d(
     dilation: usize,
     padding: (usize, usize),
 ) -> FlexTensor {
-    if !all_f32([&x, &weight, &bias].into_iter().chain(&alpha).chain(&residual)) {
-        return portable::snake_conv1d::<Flex>(
-            x, alpha, weight, bias, residual, dilation, padding,
-        );
+    if !all_f32(
+        [&x, &weight, &bias]
+            .into_iter()
+            .chain(&alpha)
+            .chain(&residual),
+    ) {
+        return portable::snake_conv1d::<Flex>(x, alpha, weight, bias, residual, dilation, padding);
     }
     let [out, _, taps] = weight.shape().dims::<3>();
     let (x, residual) = (contiguous_time(x), residual.map(contiguous_time));

@@ -13,8 +13,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::conv::{Cut, PARALLEL_FROM, SCRATCH, fill_row, with_scratch};
+use super::conv::{Cut, PARALLEL_FROM, fill_row, return_scratch, take_scratch};
 use super::rows::{Rows, SharedOutput};
+use super::simd::prefetch;
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 
 /// Output channels whose weights are packed together: their columns are a multiple of 16.
@@ -22,6 +23,12 @@ const OUT_BLOCK: usize = 8;
 
 /// Input channels whose weights are packed together.
 const CHANNEL_BLOCK: usize = 128;
+
+/// Inputs that an item keeps, where that leaves it at least 96 positions long.
+const INPUTS: usize = 64 * 1024;
+
+/// Input channels ahead of which weights are fetched: far apart in memory, they would be waited for.
+const AHEAD: usize = 6;
 
 /// A transposed convolution, all its operands in place.
 #[derive(Clone, Copy)]
@@ -52,7 +59,7 @@ impl ConvTransposed<'_> {
         let mut y = SharedOutput::new(self.x.batch, out, time);
         // Blocks of `stride` outputs, one more than there are inputs.
         let blocks = self.x.time + 1;
-        let longest = (SCRATCH / channels).clamp(96, 512);
+        let longest = (INPUTS / channels).clamp(96, 512);
         let positions = Cut::at_most(blocks, longest, 1);
         let wanted = (4 * rayon::current_num_threads()).div_ceil(self.x.batch * positions.pieces);
         let groups = Cut::at_most(out, out.div_ceil(wanted).max(4 * OUT_BLOCK), OUT_BLOCK);
@@ -108,38 +115,42 @@ impl Kernel for Item<'_> {
         // Inputs of the blocks: the one before, and their own.
         let inputs = self.blocks.len() + 1;
         let width = inputs.next_multiple_of(ROWS);
-        let sizes = [channels * width, CHANNEL_BLOCK * per_block, width * per_block];
-        with_scratch(sizes.iter().sum(), |scratch| {
-            let (x, rest) = scratch.split_at_mut(sizes[0]);
-            let (panel, product) = rest.split_at_mut(sizes[1]);
-            for c in 0..channels {
-                let alpha = conv.alpha.map(|alpha| alpha[c]);
-                let row = &mut x[c * width..][..width];
-                let start = self.blocks.start as isize - 1;
-                // SAFETY: the instruction set is `S`'s.
-                unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
-            }
-            for o in self.out.clone().step_by(OUT_BLOCK) {
-                let group = o..(o + OUT_BLOCK).min(self.out.end);
-                for first in (0..channels).step_by(CHANNEL_BLOCK) {
-                    let block = first..(first + CHANNEL_BLOCK).min(channels);
-                    self.pack(panel, &group, &block, columns, per_block);
-                    // SAFETY: the instruction set is `S`'s; the three buffers have the sizes that
-                    // `multiply` names.
-                    unsafe {
-                        multiply::<S>(
-                            &x[first * width..block.end * width],
-                            width,
-                            panel,
-                            product,
-                            per_block,
-                            first == 0,
-                        );
-                    }
+        let sizes = [
+            channels * width,
+            CHANNEL_BLOCK * per_block,
+            width * per_block,
+        ];
+        let mut scratch = take_scratch(sizes.iter().sum());
+        let (x, rest) = scratch.split_at_mut(sizes[0]);
+        let (panel, product) = rest.split_at_mut(sizes[1]);
+        for c in 0..channels {
+            let alpha = conv.alpha.map(|alpha| alpha[c]);
+            let row = &mut x[c * width..][..width];
+            let start = self.blocks.start as isize - 1;
+            // SAFETY: the instruction set is `S`'s.
+            unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
+        }
+        for o in self.out.clone().step_by(OUT_BLOCK) {
+            let group = o..(o + OUT_BLOCK).min(self.out.end);
+            for first in (0..channels).step_by(CHANNEL_BLOCK) {
+                let block = first..(first + CHANNEL_BLOCK).min(channels);
+                self.pack(panel, &group, &block, columns, per_block);
+                // SAFETY: the instruction set is `S`'s; the three buffers have the sizes that
+                // `multiply` names.
+                unsafe {
+                    multiply::<S>(
+                        &x[first * width..block.end * width],
+                        width,
+                        panel,
+                        product,
+                        per_block,
+                        first == 0,
+                    );
                 }
-                self.fold(product, &group, per_block);
             }
-        });
+            self.fold(product, &group, per_block);
+        }
+        return_scratch(scratch);
     }
 }
 
@@ -160,6 +171,10 @@ impl Item<'_> {
         for (i, c) in block.clone().enumerate() {
             let start = (c * self.conv.bias.len() + group.start) * taps;
             let row = &self.conv.weight[start..start + used];
+            let ahead = start + AHEAD * self.conv.bias.len() * taps;
+            for line in (ahead..ahead + used).step_by(16) {
+                prefetch(&self.conv.weight, line);
+            }
             for (p, from) in (0..per_block).step_by(columns).enumerate() {
                 let to = &mut panel[(p * block.len() + i) * columns..][..columns];
                 let len = used.saturating_sub(from).min(columns);
@@ -176,25 +191,53 @@ impl Item<'_> {
     /// Adds the two entries of the product that meet in each output.
     #[inline(always)]
     fn fold(&self, product: &[f32], group: &Range<usize>, per_block: usize) {
-        let stride = self.conv.stride;
+        match self.conv.stride {
+            2 => self.fold_by::<2>(product, group, per_block),
+            4 => self.fold_by::<4>(product, group, per_block),
+            8 => self.fold_by::<8>(product, group, per_block),
+            _ => self.fold_by::<0>(product, group, per_block),
+        }
+    }
+
+    /// [`fold`](Self::fold), the stride known when `STRIDE` is not 0.
+    #[inline(always)]
+    fn fold_by<const STRIDE: usize>(
+        &self,
+        product: &[f32],
+        group: &Range<usize>,
+        per_block: usize,
+    ) {
+        let stride = if STRIDE == 0 {
+            self.conv.stride
+        } else {
+            STRIDE
+        };
+        let (trim, end) = (self.conv.trim.0, self.out_time + self.conv.trim.0);
+        assert!(product.len() >= (self.blocks.len() + 1) * per_block);
+        assert!(group.len() * 2 * stride <= per_block);
         for (g, o) in group.clone().enumerate() {
             let bias = self.conv.bias[o];
             for (i, q) in self.blocks.clone().enumerate() {
-                let before = &product[i * per_block + g * 2 * stride + stride..][..stride];
-                let own = &product[(i + 1) * per_block + g * 2 * stride..][..stride];
-                let full = q * stride;
                 // Phases that the trim leaves.
-                let from = self.conv.trim.0.saturating_sub(full).min(stride);
-                let to = (self.out_time + self.conv.trim.0).saturating_sub(full).min(stride);
-                if from < to {
-                    let at = full + from - self.conv.trim.0;
-                    // SAFETY: `at + to - from` is at most `out_time`, and no other item has this
-                    // block of this channel.
-                    let y = unsafe {
-                        std::slice::from_raw_parts_mut(self.y.at(self.batch, o, at), to - from)
-                    };
-                    for ((y, own), before) in y.iter_mut().zip(&own[from..]).zip(&before[from..]) {
-                        *y = (bias + own) + before;
+                let from = trim.saturating_sub(q * stride).min(stride);
+                let to = end.saturating_sub(q * stride).min(stride);
+                // SAFETY: both entries are within `product` by the assertions above; the output
+                // positions are below `out_time`, and no other item has this block of this channel.
+                unsafe {
+                    let before = product
+                        .as_ptr()
+                        .add(i * per_block + g * 2 * stride + stride);
+                    let own = product.as_ptr().add((i + 1) * per_block + g * 2 * stride);
+                    if to - from.min(to) == stride {
+                        let y = self.y.at(self.batch, o, q * stride - trim);
+                        for k in 0..stride {
+                            *y.add(k) = (bias + *own.add(k)) + *before.add(k);
+                        }
+                    } else {
+                        for k in from..to {
+                            let y = self.y.at(self.batch, o, q * stride + k - trim);
+                            *y = (bias + *own.add(k)) + *before.add(k);
+                        }
                     }
                 }
             }
@@ -236,7 +279,10 @@ unsafe fn multiply<S: Simd>(
                 let mut x = x.as_ptr().add(at);
                 let mut w = panel;
                 for _ in 0..channels {
-                    let v: [S::V; VECTORS] = std::array::from_fn(|j| S::load(w.add(j * S::LANES)));
+                    let mut v = [S::zero(); VECTORS];
+                    for (j, v) in v.iter_mut().enumerate() {
+                        *v = S::load(w.add(j * S::LANES));
+                    }
                     for (i, row) in acc.iter_mut().enumerate() {
                         let factor = S::splat(*x.add(i));
                         for j in 0..VECTORS {

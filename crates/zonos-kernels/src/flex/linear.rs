@@ -4,8 +4,8 @@
 //! reading the weights: each is read once, in its stored type, widened in registers. Sums run in one
 //! fixed order whatever the batch, so a batch gives the bits that its rows give alone.
 
-use burn_flex::FlexTensor;
 use burn::backend::TensorMetadata;
+use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
@@ -96,7 +96,13 @@ impl<E: Element> Kernel for DotRows<'_, E> {
             let inner = inputs[0].len();
             for (row, y) in weight.chunks_exact(inner).zip(out.chunks_exact_mut(N)) {
                 // SAFETY: the caller dispatched to a processor with `S`.
-                let dots = unsafe { Dots { weight: row, inputs }.run::<S>() };
+                let dots = unsafe {
+                    Dots {
+                        weight: row,
+                        inputs,
+                    }
+                    .run::<S>()
+                };
                 y.copy_from_slice(&dots);
             }
         }
@@ -139,7 +145,14 @@ struct Task<'a, E> {
 }
 
 /// `y[i] = W x[i]` for every task's rows: `x [n, inner]`, `y [n, out]`, zeroed.
-fn few_rows<E: Element>(isa: Isa, tasks: &[Task<'_, E>], x: &[f32], y: &mut [f32], inner: usize, out: usize) {
+fn few_rows<E: Element>(
+    isa: Isa,
+    tasks: &[Task<'_, E>],
+    x: &[f32],
+    y: &mut [f32],
+    inner: usize,
+    out: usize,
+) {
     let target = Shared(y.as_mut_ptr());
     let len = y.len();
     // (task, group of its rows, first weight row)
@@ -197,7 +210,10 @@ fn many_rows<E: Element>(weight: &[E], x: &[f32], y: &mut [f32], inner: usize, o
         // The closure must capture the wrapper, which is `Sync`, and not its pointer.
         let target = &target;
         let last = out.min(first + PANEL);
-        let panel: Vec<f32> = weight[first * inner..last * inner].iter().map(|w| w.widen()).collect();
+        let panel: Vec<f32> = weight[first * inner..last * inner]
+            .iter()
+            .map(|w| w.widen())
+            .collect();
         // SAFETY: `panel` is [last - first, inner], `x` is [n, inner] and `y` is [n, out], all
         // row-major; this item writes columns first..last of `y` and no other item does.
         unsafe {
@@ -250,11 +266,20 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
 }
 
 /// See [`SpeechBackend::expert_linear`](crate::SpeechBackend::expert_linear).
-pub(super) fn expert_linear(isa: Isa, x: FlexTensor, weight: FlexTensor, expert: FlexTensor) -> FlexTensor {
+pub(super) fn expert_linear(
+    isa: Isa,
+    x: FlexTensor,
+    weight: FlexTensor,
+    expert: FlexTensor,
+) -> FlexTensor {
     let (x, weight) = (contiguous(x), contiguous(weight));
     let [experts, out, inner] = weight.shape().dims::<3>();
     let n = x.shape()[0];
-    assert_eq!(x.shape()[1], inner, "expert_linear: input width and weight differ");
+    assert_eq!(
+        x.shape()[1],
+        inner,
+        "expert_linear: input width and weight differ"
+    );
     let input = elements::<f32>(&x);
     let mut y = vec![0.0; n * out];
     if y.is_empty() || inner == 0 {
@@ -269,7 +294,10 @@ pub(super) fn expert_linear(isa: Isa, x: FlexTensor, weight: FlexTensor, expert:
         for (e, rows) in groups {
             let rows: Vec<usize> = rows.into_iter().map(|r| r as usize).collect();
             if rows.len() < GEMM_ROWS {
-                few.push(Task { weight: matrix(e), rows });
+                few.push(Task {
+                    weight: matrix(e),
+                    rows,
+                });
                 continue;
             }
             let gathered: Vec<f32> = rows

@@ -42,7 +42,13 @@ fn close(got: &[f32], expected: &[f32], terms: usize) -> Result<(), TestCaseErro
     prop_assert_eq!(got.len(), expected.len());
     let tolerance = 1e-6 * (terms as f32).sqrt().max(1.0);
     for (i, (a, b)) in got.iter().zip(expected).enumerate() {
-        prop_assert!((a - b).abs() <= tolerance, "element {}: {} against {}", i, a, b);
+        prop_assert!(
+            (a - b).abs() <= tolerance,
+            "element {}: {} against {}",
+            i,
+            a,
+            b
+        );
     }
     Ok(())
 }

@@ -20,7 +20,14 @@ impl<'a> Rows<'a> {
     pub(super) fn dense(data: &'a [f32], batch: usize, channels: usize, time: usize) -> Self {
         assert_eq!(data.len(), batch * channels * time);
         let (batch_stride, channel_stride) = (channels * time, time);
-        Self { data, batch_stride, channel_stride, batch, channels, time }
+        Self {
+            data,
+            batch_stride,
+            channel_stride,
+            batch,
+            channels,
+            time,
+        }
     }
 
     /// A view of an f32 tensor that [`contiguous_time`] returned.
@@ -82,7 +89,13 @@ impl SharedOutput {
         let len = batch * channels * time;
         let mut values = Vec::with_capacity(len);
         let start = values.as_mut_ptr();
-        Self { values, len, start, channels, time }
+        Self {
+            values,
+            len,
+            start,
+            channels,
+            time,
+        }
     }
 
     /// Where position `t` of a channel lies.
@@ -93,7 +106,10 @@ impl SharedOutput {
     #[inline(always)]
     pub(super) unsafe fn at(&self, batch: usize, channel: usize, t: usize) -> *mut f32 {
         // SAFETY: within the allocation by the caller's contract.
-        unsafe { self.start.add((batch * self.channels + channel) * self.time + t) }
+        unsafe {
+            self.start
+                .add((batch * self.channels + channel) * self.time + t)
+        }
     }
 
     /// The filled values.

@@ -14,7 +14,12 @@ const PI_PARTS: [f32; 3] = [3.140625, 0.000_967_502_6, 1.509_958e-7];
 
 /// `sin(r) = r + r^3 (S0 + S1 r^2 + S2 r^4 + S3 r^6)` on `|r| <= pi/2`, relative error 6e-9
 /// (least maximum error, fitted).
-const SINE: [f32; 4] = [-0.166_666_6, 0.008_333_066, -0.000_198_095_7, 2.605_705_7e-6];
+const SINE: [f32; 4] = [
+    -0.166_666_6,
+    0.008_333_066,
+    -0.000_198_095_7,
+    2.605_705_7e-6,
+];
 
 /// `1.5 * 2^23`: adding and taking it away rounds to the nearest integer.
 const ROUND: f32 = 12_582_912.0;
@@ -27,7 +32,10 @@ unsafe fn snake_vector<S: Simd>(x: S::V, alpha: S::V, divisor: S::V) -> (S::V, S
     unsafe {
         let y = S::mul(alpha, x);
         let round = S::splat(ROUND);
-        let turns = S::sub(S::fma(y, S::splat(std::f32::consts::FRAC_1_PI), round), round);
+        let turns = S::sub(
+            S::fma(y, S::splat(std::f32::consts::FRAC_1_PI), round),
+            round,
+        );
         let r = S::fma(turns, S::splat(-PI_PARTS[0]), y);
         let r = S::fma(turns, S::splat(-PI_PARTS[1]), r);
         let r = S::fma(turns, S::splat(-PI_PARTS[2]), r);

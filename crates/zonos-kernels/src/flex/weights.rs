@@ -1,7 +1,7 @@
 //! Weight rows in their stored dtype, as the kernels read them.
 
-use burn_flex::FlexTensor;
 use burn::tensor::DType;
+use burn_flex::FlexTensor;
 use half::{bf16, f16};
 
 use super::simd::Simd;
@@ -11,7 +11,9 @@ use super::simd::Simd;
 /// # Safety
 ///
 /// `load` has the contract of [`Simd`].
-pub(super) unsafe trait Element: Copy + Send + Sync + bytemuck::Pod + 'static {
+pub(super) unsafe trait Element:
+    Copy + Send + Sync + bytemuck::Pod + 'static
+{
     /// Loads [`Simd::LANES`] elements, widened to f32.
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
     /// One element, widened to f32.

@@ -97,7 +97,13 @@ pub(crate) fn conv_gradients<B: Backend>(
     padding: (usize, usize),
 ) -> ConvGradients<B> {
     let options = conv_options(dilation, padding);
-    let ConvInputs { x, alpha, weight, bias, wanted } = inputs;
+    let ConvInputs {
+        x,
+        alpha,
+        weight,
+        bias,
+        wanted,
+    } = inputs;
     let [want_x, want_alpha, want_weight, want_bias] = wanted;
     // Activations are recomputed rather than kept from the forward pass.
     let input = activated::<B>(x.clone(), alpha.clone());
@@ -105,10 +111,14 @@ pub(crate) fn conv_gradients<B: Backend>(
     let d_weight = want_weight.then(|| {
         B::conv1d_weight_backward(input.clone(), weight.clone(), dy.clone(), options.clone())
     });
-    let d_input =
-        (want_x || want_alpha).then(|| B::conv1d_x_backward(input, weight, dy, options));
+    let d_input = (want_x || want_alpha).then(|| B::conv1d_x_backward(input, weight, dy, options));
     let (d_x, d_alpha) = through_snake::<B>(d_input, x, alpha);
-    ConvGradients { x: d_x, alpha: d_alpha, weight: d_weight, bias: d_bias }
+    ConvGradients {
+        x: d_x,
+        alpha: d_alpha,
+        weight: d_weight,
+        bias: d_bias,
+    }
 }
 
 /// Gradients of [`snake_conv_transpose1d`]; `dy` has the shape of its result.
@@ -119,7 +129,13 @@ pub(crate) fn conv_transpose_gradients<B: Backend>(
     trim: (usize, usize),
 ) -> ConvGradients<B> {
     let options = transposed_options(stride);
-    let ConvInputs { x, alpha, weight, bias, wanted } = inputs;
+    let ConvInputs {
+        x,
+        alpha,
+        weight,
+        bias,
+        wanted,
+    } = inputs;
     let [want_x, want_alpha, want_weight, want_bias] = wanted;
     let [batch, channels, kept] = dy.shape().dims::<3>();
     // What the trim cut off has gradient zero.
@@ -140,5 +156,10 @@ pub(crate) fn conv_transpose_gradients<B: Backend>(
     let d_input =
         (want_x || want_alpha).then(|| B::conv_transpose1d_x_backward(weight, dy, options));
     let (d_x, d_alpha) = through_snake::<B>(d_input, x, alpha);
-    ConvGradients { x: d_x, alpha: d_alpha, weight: d_weight, bias: d_bias }
+    ConvGradients {
+        x: d_x,
+        alpha: d_alpha,
+        weight: d_weight,
+        bias: d_bias,
+    }
 }
