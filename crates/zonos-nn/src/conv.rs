@@ -35,7 +35,10 @@ impl ConvWeight {
 
     /// The factors `g [n, 1, 1]` and `v [n, _, taps]`.
     pub fn factored(g: Tensor<3>, v: Tensor<3>) -> Self {
-        Self::Factored(WeightFactors { g: Param::from_tensor(g), v: Param::from_tensor(v) })
+        Self::Factored(WeightFactors {
+            g: Param::from_tensor(g),
+            v: Param::from_tensor(v),
+        })
     }
 
     /// The effective weight; differentiable in the factors.
@@ -66,7 +69,10 @@ pub struct Edges {
 
 impl Edges {
     /// The tensor is the whole signal.
-    pub const WHOLE: Self = Self { start: true, end: true };
+    pub const WHOLE: Self = Self {
+        start: true,
+        end: true,
+    };
 
     /// `at_end` where the signal ends, `inside` elsewhere.
     pub fn choose(self, at_end: usize, inside: usize) -> (usize, usize) {
@@ -92,7 +98,12 @@ impl Conv1d {
     /// `weight [out, in, taps]` with an odd number of taps, `bias [out]`, f32.
     pub fn new(weight: ConvWeight, bias: Tensor<1>, taps: usize, dilation: usize) -> Self {
         let padding = dilation * (taps / 2);
-        Self { weight, bias: Param::from_tensor(bias), dilation, padding }
+        Self {
+            weight,
+            bias: Param::from_tensor(bias),
+            dilation,
+            padding,
+        }
     }
 
     /// Positions that a window loses at an end that is not the signal's.
@@ -138,7 +149,11 @@ pub struct ConvTranspose1d {
 impl ConvTranspose1d {
     /// `weight [in, out, 2 stride]`, `bias [out]`, f32.
     pub fn new(weight: ConvWeight, bias: Tensor<1>, stride: usize) -> Self {
-        Self { weight, bias: Param::from_tensor(bias), stride }
+        Self {
+            weight,
+            bias: Param::from_tensor(bias),
+            stride,
+        }
     }
 
     /// `x [batch, in, time]` -> `[batch, out, ..]`. At an end inside the signal the outputs that

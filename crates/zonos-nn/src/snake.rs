@@ -17,7 +17,9 @@ pub struct Snake {
 impl Snake {
     /// Wraps `alpha [1, channels, 1]`, f32.
     pub fn new(alpha: Tensor<3>) -> Self {
-        Self { alpha: Param::from_tensor(alpha) }
+        Self {
+            alpha: Param::from_tensor(alpha),
+        }
     }
 
     /// `[channels]`.
