@@ -57,7 +57,10 @@ impl<'a> Live<'a> {
         self.eos.push(row);
         let rows = self.rows.len() / self.codebooks;
         let complete = (rows + 1).saturating_sub(self.codebooks);
-        let ready = self.eos.eos_frame().map_or(complete, |end| complete.min(end));
+        let ready = self
+            .eos
+            .eos_frame()
+            .map_or(complete, |end| complete.min(end));
         if ready <= self.pushed {
             return Ok(Vec::new());
         }

@@ -140,12 +140,20 @@ impl SpeechRequest {
     /// The request conditions on a bucket or a voice that the model does not have.
     pub fn prompt(&self, config: &Zonos2Config) -> Result<Prompt, TtsError> {
         if let Some(unknown) = self.quality.unknown_features(config).first() {
-            let known: Vec<&str> = config.quality_features.iter().map(|f| f.name.as_str()).collect();
+            let known: Vec<&str> = config
+                .quality_features
+                .iter()
+                .map(|f| f.name.as_str())
+                .collect();
             return Err(TtsError::OutOfRange {
                 field: "quality",
                 problem: format!(
                     "this model has no feature '{unknown}'; it has {}",
-                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                    if known.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        known.join(", ")
+                    }
                 ),
             });
         }
@@ -181,15 +189,16 @@ impl SpeechRequest {
             }
             SpeakingRate::Label(label) => {
                 let labels = &config.speaking_rate_buckets;
-                labels.iter().position(|known| known == label).ok_or_else(|| {
-                    TtsError::OutOfRange {
+                labels
+                    .iter()
+                    .position(|known| known == label)
+                    .ok_or_else(|| TtsError::OutOfRange {
                         field: "speaking_rate",
                         problem: format!(
                             "this model has no bucket labelled '{label}'; its labels are {}",
                             labels.join(", ")
                         ),
-                    }
-                })?
+                    })?
             }
         };
         Ok(Some(bucket))
@@ -221,7 +230,9 @@ impl SpeechRequest {
         if rows + needed > context {
             return Err(self.too_long(rows, context));
         }
-        let (bound, _) = self.limits.frame_cap(bytes, self.max_frames, context - rows);
+        let (bound, _) = self
+            .limits
+            .frame_cap(bytes, self.max_frames, context - rows);
         let options = GenerateOptions {
             sampler: self.sampler,
             seed: self.seed.unwrap_or_else(random_seed),

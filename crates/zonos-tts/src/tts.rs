@@ -333,11 +333,7 @@ impl TtsBuilder {
     ///
     /// # Errors
     /// As [`Tts::load`].
-    pub fn load(
-        &self,
-        model: impl AsRef<Path>,
-        codec: impl AsRef<Path>,
-    ) -> Result<Tts, TtsError> {
+    pub fn load(&self, model: impl AsRef<Path>, codec: impl AsRef<Path>) -> Result<Tts, TtsError> {
         let (tts, _) = self.open(&Checkpoint::open(model)?, &Checkpoint::open(codec)?)?;
         Ok(tts)
     }

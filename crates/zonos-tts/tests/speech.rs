@@ -44,7 +44,11 @@ fn streamed_speech_is_the_whole_speech_and_comes_early() {
                 ControlFlow::Continue(())
             })
             .unwrap();
-        assert_eq!(joined, whole.waveform.samples(), "{frames} frames, {fade_out_ms} ms");
+        assert_eq!(
+            joined,
+            whole.waveform.samples(),
+            "{frames} frames, {fade_out_ms} ms"
+        );
         assert_eq!(streamed.waveform, whole.waveform);
         assert_eq!(streamed.codes, whole.codes);
         assert_eq!(streamed.end, whole.end);
@@ -64,19 +68,28 @@ fn a_caller_can_stop() {
         5 => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     });
-    assert!(matches!(stopped, Err(TtsError::Stopped { frames: 5 })), "{stopped:?}");
+    assert!(
+        matches!(stopped, Err(TtsError::Stopped { frames: 5 })),
+        "{stopped:?}"
+    );
     let plan = TTS.plan(&request).unwrap();
     let stopped = TTS.run(&plan, &mut |frames| match frames {
         7 => ControlFlow::Break(()),
         _ => ControlFlow::Continue(()),
     });
-    assert!(matches!(stopped, Err(TtsError::Stopped { frames: 7 })), "{stopped:?}");
+    assert!(
+        matches!(stopped, Err(TtsError::Stopped { frames: 7 })),
+        "{stopped:?}"
+    );
 }
 
 #[test]
 fn the_end_is_told() {
     let limited = TTS.speak(&request("Hello.", 12)).unwrap();
-    assert_eq!((limited.end, limited.was_cut_short()), (EndReason::FrameLimit, false));
+    assert_eq!(
+        (limited.end, limited.was_cut_short()),
+        (EndReason::FrameLimit, false)
+    );
     assert_eq!((limited.frames, limited.ended_by()), (12, "max_frames"));
     let bounded = TTS
         .speak(&SpeechRequest {
@@ -89,7 +102,10 @@ fn the_end_is_told() {
             ..SpeechRequest::new("Hello, world.")
         })
         .unwrap();
-    assert_eq!((bounded.end, bounded.was_cut_short()), (EndReason::TextBound, true));
+    assert_eq!(
+        (bounded.end, bounded.was_cut_short()),
+        (EndReason::TextBound, true)
+    );
     assert_eq!((bounded.frames, bounded.ended_by()), (13, "frame_cap"));
     // The two together: the caller's own limit is named.
     let plan = TTS.plan(&request("Hello.", 12)).unwrap();
@@ -123,17 +139,44 @@ fn requests_that_are_wrong_are_refused_before_anything_runs() {
         let error = TTS.plan(&request).unwrap_err();
         assert!(error.is_request_error(), "{error}");
         let text = error.to_string();
-        assert!(text.contains(needle) && !text.contains('\n'), "{needle}: {text}");
+        assert!(
+            text.contains(needle) && !text.contains('\n'),
+            "{needle}: {text}"
+        );
     };
     for text in ["", " ", "\u{a0}\u{3000}", "\0", "\u{200b}\u{fe0f}"] {
         refused(request(text, 8), "blank");
     }
-    refused(SpeechRequest { fade_out_ms: -1.0, ..base() }, "fade_out_ms");
-    refused(SpeechRequest { fade_out_ms: f64::NAN, ..base() }, "fade_out_ms");
-    refused(SpeechRequest { max_frames: Some(0), ..base() }, "max_frames");
-    let sampler = SamplerOptions { temperature: f32::NAN, ..SamplerOptions::default() };
+    refused(
+        SpeechRequest {
+            fade_out_ms: -1.0,
+            ..base()
+        },
+        "fade_out_ms",
+    );
+    refused(
+        SpeechRequest {
+            fade_out_ms: f64::NAN,
+            ..base()
+        },
+        "fade_out_ms",
+    );
+    refused(
+        SpeechRequest {
+            max_frames: Some(0),
+            ..base()
+        },
+        "max_frames",
+    );
+    let sampler = SamplerOptions {
+        temperature: f32::NAN,
+        ..SamplerOptions::default()
+    };
     refused(SpeechRequest { sampler, ..base() }, "sampler");
-    let rate = |rate| SpeechRequest { speaking_rate: Some(rate), ..base() };
+    let rate = |rate| SpeechRequest {
+        speaking_rate: Some(rate),
+        ..base()
+    };
     refused(rate(SpeakingRate::Bucket(8)), "8");
     refused(rate(SpeakingRate::Label("brisk".to_owned())), "brisk");
     refused(rate(SpeakingRate::BytesPerSecond(0.0)), "rate");
@@ -144,7 +187,10 @@ fn requests_that_are_wrong_are_refused_before_anything_runs() {
     refused(quality("lufs", 12), "lufs");
     refused(quality("loudness", 0), "loudness");
     let voice = |length, position| SpeechRequest {
-        voice: Some(Speaker { vector: vec![0.1; length], position }),
+        voice: Some(Speaker {
+            vector: vec![0.1; length],
+            position,
+        }),
         ..base()
     };
     refused(voice(192, 0), "2048");
@@ -155,7 +201,12 @@ fn requests_that_are_wrong_are_refused_before_anything_runs() {
 #[test]
 fn texts_that_do_not_fit_name_the_limit() {
     let length = |bytes: usize| SpeechRequest::new("a".repeat(bytes));
-    let Err(TtsError::TextTooLong { context: 6144, fits, .. }) = TTS.plan(&length(9000)) else {
+    let Err(TtsError::TextTooLong {
+        context: 6144,
+        fits,
+        ..
+    }) = TTS.plan(&length(9000))
+    else {
         unreachable!("9000 bytes cannot fit 6144 positions");
     };
     // The limit it names is the limit.
@@ -165,13 +216,24 @@ fn texts_that_do_not_fit_name_the_limit() {
         Err(TtsError::TextTooLong { fits: same, .. }) if same == fits
     ));
     // Who asks for few frames may give a longer text.
-    let short = SpeechRequest { max_frames: Some(4), ..length(fits + 1) };
+    let short = SpeechRequest {
+        max_frames: Some(4),
+        ..length(fits + 1)
+    };
     assert!(TTS.plan(&short).is_ok());
 }
 
 #[test]
 fn speakable_text_without_letters_is_not_refused() {
-    for text in ["...", "😀", "👩\u{200d}👩\u{200d}👧", "1", "Hi", "—", "\u{200b}x"] {
+    for text in [
+        "...",
+        "😀",
+        "👩\u{200d}👩\u{200d}👧",
+        "1",
+        "Hi",
+        "—",
+        "\u{200b}x",
+    ] {
         assert!(SpeechRequest::new(text).check().is_ok(), "{text:?}");
     }
 }

@@ -76,8 +76,7 @@ pub use zonos_dac::{Dac, DacStream};
 pub use zonos_kernels::{device::available_devices, parse_device};
 pub use zonos_nn::Tap;
 pub use zonos_tts::{
-    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, Speaker, SpeakingRate, Speech, SpeechRequest,
-    Tts, TtsBuilder, TtsError, demo,
+    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, Speaker, SpeakingRate, Speech,
+    SpeechRequest, Tts, TtsBuilder, TtsError, demo,
 };
 pub use zonos2::{GenerateOptions, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config};
-

@@ -108,7 +108,9 @@ pub fn folder_of(path: &Path) -> &Path {
 pub fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
     let place = |path: &Path| -> PathBuf {
         let folder = folder_of(path);
-        let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+        let folder = folder
+            .canonicalize()
+            .unwrap_or_else(|_| folder.to_path_buf());
         folder.join(path.file_name().unwrap_or(OsStr::new("")))
     };
     for (i, (name, path)) in paths.iter().enumerate() {

@@ -97,17 +97,15 @@ pub fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
 }
 
 /// Opens a backbone and reads its parameters; its weights stay untouched.
-pub fn open_backbone(
-    reference: &str,
-    quiet: bool,
-) -> Result<(Checkpoint, Zonos2Config), Failure> {
+pub fn open_backbone(reference: &str, quiet: bool) -> Result<(Checkpoint, Zonos2Config), Failure> {
     let checkpoint = open(reference, quiet)?;
     expect(&checkpoint, ModelKind::Zonos2)?;
     let config = Zonos2::config_of(&checkpoint).map_err(|error| match error {
         // These come without their file.
-        Zonos2Error::Config(error) => {
-            Failure::failed(format!("params.json of {}: {error}", checkpoint.path().display()))
-        }
+        Zonos2Error::Config(error) => Failure::failed(format!(
+            "params.json of {}: {error}",
+            checkpoint.path().display()
+        )),
         other => other.into(),
     })?;
     Ok((checkpoint, config))

@@ -21,16 +21,33 @@ fn weights_that_are_not_weights() {
         ("empty.safetensors", &b""[..], "empty"),
         ("cut.safetensors", &real[..real.len() * 6 / 10], "truncated"),
         ("lfs.safetensors", LFS.as_bytes(), "LFS"),
-        ("page.safetensors", b"<!DOCTYPE html><html><body>404</body></html>", "HTML"),
+        (
+            "page.safetensors",
+            b"<!DOCTYPE html><html><body>404</body></html>",
+            "HTML",
+        ),
         ("lfs.pth", LFS.as_bytes(), "LFS"),
-        ("page.pth", b"<!DOCTYPE html><html><body>404</body></html>", "HTML"),
+        (
+            "page.pth",
+            b"<!DOCTYPE html><html><body>404</body></html>",
+            "HTML",
+        ),
         ("noise.pth", &[0xa5; 4096], "checkpoint"),
     ] {
         fs::write(work.path(name), bytes).unwrap();
         let file = work.arg(name);
         let tts = ["tts", "Hi", "-o", &out, "--model", &file, "--codec", &codec];
         work.refuses(1, &[name, needle], &tts);
-        let swapped = ["tts", "Hi", "-o", &out, "--model", &work.model(), "--codec", &file];
+        let swapped = [
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--model",
+            &work.model(),
+            "--codec",
+            &file,
+        ];
         work.refuses(1, &[name, needle], &swapped);
         work.refuses(1, &[name, needle], &["inspect", &file]);
         let converted = work.arg("converted.bpk");
@@ -40,7 +57,9 @@ fn weights_that_are_not_weights() {
     work.refuses(
         1,
         &["missing.pth"],
-        &["tts", "Hi", "-o", &out, "--model", &missing, "--codec", &codec],
+        &[
+            "tts", "Hi", "-o", &out, "--model", &missing, "--codec", &codec,
+        ],
     );
     work.refuses(1, &["missing.pth"], &["inspect", &missing]);
     fs::create_dir(work.path("nothing")).unwrap();
@@ -52,12 +71,28 @@ fn weights_that_are_not_weights() {
 fn another_model_in_the_file() {
     let work = Work::new();
     let (out, model, codec) = (work.arg("a.wav"), work.model(), work.codec());
-    work.refuses(1, &["weights.pth"], &["tts", "Hi", "-o", &out, "--model", &codec, "--codec", &codec]);
-    work.refuses(1, &["model.safetensors"], &["tts", "Hi", "-o", &out, "--model", &model, "--codec", &model]);
+    work.refuses(
+        1,
+        &["weights.pth"],
+        &[
+            "tts", "Hi", "-o", &out, "--model", &codec, "--codec", &codec,
+        ],
+    );
+    work.refuses(
+        1,
+        &["model.safetensors"],
+        &[
+            "tts", "Hi", "-o", &out, "--model", &model, "--codec", &model,
+        ],
+    );
     let codes = work.path("codes.npy");
     npy::write_i32(&codes, &[2, 9], &[1; 18]).unwrap();
     let codes = work.arg("codes.npy");
-    work.refuses(1, &["model.safetensors"], &["dac", "decode", &codes, &out, "--model", &model]);
+    work.refuses(
+        1,
+        &["model.safetensors"],
+        &["dac", "decode", &codes, &out, "--model", &model],
+    );
 }
 
 #[test]
@@ -77,7 +112,11 @@ fn tensors_that_are_wrong_missing_or_too_many() {
 
     fs::write(&weights, &original).unwrap();
     edit_header(&weights, |header| {
-        let tensor = header.as_object_mut().unwrap().remove("out_norm.weight").unwrap();
+        let tensor = header
+            .as_object_mut()
+            .unwrap()
+            .remove("out_norm.weight")
+            .unwrap();
         header["output_norm.weight"] = tensor;
     });
     // The one that is missing and the one that nobody asked for are both named.
@@ -96,9 +135,13 @@ fn tensors_that_are_wrong_missing_or_too_many() {
 fn values_that_are_no_numbers() {
     let work = Work::new();
     let (out, model) = (work.arg("a.wav"), work.model());
-    edit_tensor(&work.path("model/model.safetensors"), "out_norm.weight", |bytes| {
-        bytes[..2].copy_from_slice(&0x7fc0u16.to_le_bytes());
-    });
+    edit_tensor(
+        &work.path("model/model.safetensors"),
+        "out_norm.weight",
+        |bytes| {
+            bytes[..2].copy_from_slice(&0x7fc0u16.to_le_bytes());
+        },
+    );
     work.refuses(1, &["NaN"], &["tts", "Hi", "-o", &out, "--model", &model]);
     work.refuses(1, &["out_norm.weight"], &["inspect", &model, "--check"]);
 }
@@ -129,7 +172,9 @@ fn a_shard_index_that_lies() {
         fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
     }
     let (model, codec) = (work.arg("sharded"), work.codec());
-    let tts = ["tts", "Hi", "-o", &out, "--model", &model, "--codec", &codec];
+    let tts = [
+        "tts", "Hi", "-o", &out, "--model", &model, "--codec", &codec,
+    ];
     let index = dir.join("model.safetensors.index.json");
     let text = fs::read_to_string(&index).unwrap();
     fs::write(&index, text.replace("model-00002", "model-00009")).unwrap();
@@ -154,7 +199,10 @@ fn codes_that_the_codec_does_not_have() {
     work.refuses(1, &["codes.npy", "1024", "--sheared"], &decode);
     work.refuses(1, &["codes.npy", "1024"], &seam);
     // A marker is legal in delayed rows.
-    assert_eq!(zonos().args(&sheared).output().unwrap().status.code(), Some(0));
+    assert_eq!(
+        zonos().args(&sheared).output().unwrap().status.code(),
+        Some(0)
+    );
     fs::remove_file(work.path("a.wav")).unwrap();
     for bad in [-1, 1026, i32::MAX, i32::MIN] {
         values[10] = bad;
@@ -195,15 +243,49 @@ fn arrays_that_are_no_arrays() {
     ] {
         fs::write(work.path(name), bytes).unwrap();
         let file = work.arg(name);
-        work.refuses(1, &[name], &["dac", "decode", &file, &out, "--model", &codec]);
+        work.refuses(
+            1,
+            &[name],
+            &["dac", "decode", &file, &out, "--model", &codec],
+        );
         work.refuses(1, &[name], &["dac", "seam", &file, "--model", &codec]);
         work.refuses(1, &[name], &["generate", &file, &target, "--model", &model]);
         work.refuses(1, &[name], &["validate", &file, &dir, "--model", &model]);
-        work.refuses(1, &[name], &["tts", "Hi", "-o", &out, "--model", &model, "--speaker", &file]);
+        work.refuses(
+            1,
+            &[name],
+            &[
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--model",
+                &model,
+                "--speaker",
+                &file,
+            ],
+        );
     }
     let missing = work.arg("missing.npy");
-    work.refuses(1, &["missing.npy"], &["dac", "decode", &missing, &out, "--model", &codec]);
-    work.refuses(1, &["missing.npy"], &["tts", "Hi", "-o", &out, "--model", &model, "--speaker", &missing]);
+    work.refuses(
+        1,
+        &["missing.npy"],
+        &["dac", "decode", &missing, &out, "--model", &codec],
+    );
+    work.refuses(
+        1,
+        &["missing.npy"],
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--model",
+            &model,
+            "--speaker",
+            &missing,
+        ],
+    );
 }
 
 #[test]
@@ -222,7 +304,11 @@ fn rows_and_voices_that_do_not_fit_the_model() {
         npy::write_i32(&file, &[1, 10], &bad).unwrap();
         work.refuses(1, &["in.npy", &id.to_string()], &generate);
         let dir = work.arg("dir");
-        work.refuses(1, &["in.npy", &id.to_string()], &["validate", &file, &dir, "--model", &model]);
+        work.refuses(
+            1,
+            &["in.npy", &id.to_string()],
+            &["validate", &file, &dir, "--model", &model],
+        );
     }
     let rows = 6145;
     npy::write_i32(&file, &[rows, 10], &row.repeat(rows)).unwrap();
@@ -232,7 +318,16 @@ fn rows_and_voices_that_do_not_fit_the_model() {
     work.refuses(1, &["in.npy", "6144"], &generate);
 
     let (wav, voice) = (work.arg("a.wav"), work.arg("voice.npy"));
-    let tts = ["tts", "Hi", "-o", &wav, "--model", &model, "--speaker", &voice];
+    let tts = [
+        "tts",
+        "Hi",
+        "-o",
+        &wav,
+        "--model",
+        &model,
+        "--speaker",
+        &voice,
+    ];
     npy::write_f32(&voice, &[192], &[0.5; 192]).unwrap();
     work.refuses(1, &["192", "2048"], &tts);
     npy::write_f32(&voice, &[2, 1024], &[0.5; 2048]).unwrap();
@@ -252,14 +347,23 @@ fn targets_that_cannot_be_written() {
     let work = Work::new();
     let (model, codec) = (work.model(), work.codec());
     let (ids, codes) = (work.arg("ids.npy"), work.arg("codes.npy"));
-    npy::write_i32(&ids, &[1, 10], &[1025, 1025, 1025, 1025, 1025, 1025, 1025, 1025, 1025, 2]).unwrap();
+    npy::write_i32(
+        &ids,
+        &[1, 10],
+        &[1025, 1025, 1025, 1025, 1025, 1025, 1025, 1025, 1025, 2],
+    )
+    .unwrap();
     npy::write_i32(&codes, &[2, 9], &[1; 18]).unwrap();
     fs::create_dir(work.path("folder.wav")).unwrap();
     fs::create_dir(work.path("folder.npy")).unwrap();
     fs::create_dir(work.path("folder.bpk")).unwrap();
     fs::write(work.path("file"), "x").unwrap();
     // The proc filesystem takes no files, not even from root.
-    let unwritable = if cfg!(target_os = "linux") { "/proc" } else { "/nonexistent" };
+    let unwritable = if cfg!(target_os = "linux") {
+        "/proc"
+    } else {
+        "/nonexistent"
+    };
     for (kind, needle) in [
         ("gone/out", "does not exist"),
         ("folder", "director"),
@@ -271,29 +375,87 @@ fn targets_that_cannot_be_written() {
             _ => format!("{}.{ending}", work.arg(kind)),
         };
         // A model that does not exist shows that the target is checked before it is opened.
-        let tts = ["tts", "Hi", "-o", &target("wav"), "--model", "/gone", "--codec", "/gone"];
+        let tts = [
+            "tts",
+            "Hi",
+            "-o",
+            &target("wav"),
+            "--model",
+            "/gone",
+            "--codec",
+            "/gone",
+        ];
         work.refuses(1, &[needle], &tts);
         let out = work.arg("a.wav");
-        work.refuses(1, &[needle], &["tts", "Hi", "-o", &out, "--codes", &target("npy"), "--model", "/gone", "--codec", "/gone"]);
-        work.refuses(1, &[needle], &["prompt", "Hi", &target("npy"), "--model", "/gone"]);
-        work.refuses(1, &[needle], &["generate", &ids, &target("npy"), "--model", "/gone"]);
-        work.refuses(1, &[needle], &["dac", "decode", &codes, &target("wav"), "--model", "/gone"]);
+        work.refuses(
+            1,
+            &[needle],
+            &[
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--codes",
+                &target("npy"),
+                "--model",
+                "/gone",
+                "--codec",
+                "/gone",
+            ],
+        );
+        work.refuses(
+            1,
+            &[needle],
+            &["prompt", "Hi", &target("npy"), "--model", "/gone"],
+        );
+        work.refuses(
+            1,
+            &[needle],
+            &["generate", &ids, &target("npy"), "--model", "/gone"],
+        );
+        work.refuses(
+            1,
+            &[needle],
+            &["dac", "decode", &codes, &target("wav"), "--model", "/gone"],
+        );
         work.refuses(1, &[needle], &["convert", &codec, &target("bpk")]);
     }
     let under = format!("{}/x", work.arg("file"));
-    work.refuses(1, &["file"], &["validate", &ids, &under, "--model", "/gone"]);
+    work.refuses(
+        1,
+        &["file"],
+        &["validate", &ids, &under, "--model", "/gone"],
+    );
     let file = work.arg("file");
     work.refuses(1, &["file"], &["validate", &ids, &file, "--model", "/gone"]);
     work.refuses(1, &["file"], &["demo-checkpoint", &file]);
     work.refuses(1, &["file"], &["man", &file]);
-    work.refuses(2, &[".wav", ".npy"], &["dac", "decode", &codes, "out.mp3", "--model", &codec]);
-    work.refuses(2, &[".bpk", ".safetensors"], &["convert", &model, "out.gguf"]);
-    work.refuses(2, &["same file"], &["generate", &ids, &ids, "--model", &model]);
+    work.refuses(
+        2,
+        &[".wav", ".npy"],
+        &["dac", "decode", &codes, "out.mp3", "--model", &codec],
+    );
+    work.refuses(
+        2,
+        &[".bpk", ".safetensors"],
+        &["convert", &model, "out.gguf"],
+    );
+    work.refuses(
+        2,
+        &["same file"],
+        &["generate", &ids, &ids, "--model", &model],
+    );
     // The old content of a target survives a failed run.
     let old = work.path("old.wav");
     fs::write(&old, "old").unwrap();
     let old_arg = work.arg("old.wav");
-    work.refuses(1, &["/gone"], &["tts", "Hi", "-o", &old_arg, "--model", "/gone", "--codec", "/gone"]);
+    work.refuses(
+        1,
+        &["/gone"],
+        &[
+            "tts", "Hi", "-o", &old_arg, "--model", "/gone", "--codec", "/gone",
+        ],
+    );
     assert_eq!(fs::read(&old).unwrap(), b"old");
 }
 
@@ -303,7 +465,16 @@ fn a_hub_model_that_is_not_cached_and_no_network() {
     let (out, codec, cache) = (work.arg("a.wav"), work.codec(), work.arg("cache"));
     work.refuses_with(
         zonos()
-            .args(["tts", "Hi", "-o", &out, "--model", "hub:nobody/nothing", "--codec", &codec])
+            .args([
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--model",
+                "hub:nobody/nothing",
+                "--codec",
+                &codec,
+            ])
             .env("HF_HUB_CACHE", &cache)
             .env("HF_HUB_OFFLINE", "1"),
         1,

@@ -23,7 +23,8 @@ fn prompts_are_those_of_the_original() {
     let work = Work::new();
     let (ids, model) = (work.arg("ids.npy"), work.model());
     let cases: serde_json::Value =
-        serde_json::from_slice(&fs::read(fixtures().join("zonos2/tiny/cases.json")).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(fixtures().join("zonos2/tiny/cases.json")).unwrap())
+            .unwrap();
     let mut seen = 0;
     for case in cases["prompt"].as_array().unwrap() {
         // Texts with NUL cannot be arguments; stdin takes every text that ends in no line break.
@@ -36,7 +37,14 @@ fn prompts_are_those_of_the_original() {
         if let Some(rate) = case["rate_bucket"].as_u64() {
             args.extend(["--speaking-rate".to_owned(), rate.to_string()]);
         }
-        let features = ["lufs", "estimated_snr", "max_pause", "estimated_bandlimit_hz", "leading_silence_s", "trailing_silence_s"];
+        let features = [
+            "lufs",
+            "estimated_snr",
+            "max_pause",
+            "estimated_bandlimit_hz",
+            "leading_silence_s",
+            "trailing_silence_s",
+        ];
         let pairs: Vec<String> = case["quality"]
             .as_array()
             .into_iter()
@@ -45,9 +53,17 @@ fn prompts_are_those_of_the_original() {
             .filter_map(|(bucket, name)| Some(format!("{name}={}", bucket.as_u64()?)))
             .collect();
         args.push("--quality".to_owned());
-        args.push(if pairs.is_empty() { "none".to_owned() } else { pairs.join(",") });
+        args.push(if pairs.is_empty() {
+            "none".to_owned()
+        } else {
+            pairs.join(",")
+        });
         let output = zonos().args(&args).write_stdin(text).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let rows: Vec<i32> = case["rows"]
             .as_array()
             .unwrap()
@@ -78,13 +94,24 @@ fn generated_codes_are_those_of_the_original() {
     let expected = i32s(&golden("gen.greedy.codes").1);
     for recompute in [false, true] {
         let mut args = base.to_vec();
-        args.extend(["--repetition-penalty", "1", "--max-frames", "40", "--ignore-eos", "--sheared"]);
+        args.extend([
+            "--repetition-penalty",
+            "1",
+            "--max-frames",
+            "40",
+            "--ignore-eos",
+            "--sheared",
+        ]);
         if recompute {
             args.push("--recompute");
         }
         let report = run_json(0, &args);
         assert_eq!(report["ended_by"], "max_frames");
-        assert_eq!(Codes::load_npy(&out).unwrap().values(), expected, "recompute {recompute}");
+        assert_eq!(
+            Codes::load_npy(&out).unwrap().values(),
+            expected,
+            "recompute {recompute}"
+        );
         let eos = npy::read(work.path("codes.npy.eos.npy")).unwrap();
         assert_eq!((eos.shape(), eos.to_i32().unwrap()), (&[1][..], vec![-1]));
     }
@@ -97,12 +124,18 @@ fn generated_codes_are_those_of_the_original() {
         Codes::load_npy(&out).unwrap().values(),
         i32s(&golden("gen.penalty.codes").1)
     );
-    let eos = npy::read(work.path("codes.npy.eos.npy")).unwrap().to_i32().unwrap();
+    let eos = npy::read(work.path("codes.npy.eos.npy"))
+        .unwrap()
+        .to_i32()
+        .unwrap();
     assert_eq!(eos, i32s(&golden("gen.penalty.eos_frame").1));
 
     // Delayed codes with their end decode to what the plain ones do.
     let (a, b, codec) = (work.arg("a.wav"), work.arg("b.wav"), work.codec());
-    run(0, &["dac", "decode", &out, &a, "--model", &codec, "--sheared"]);
+    run(
+        0,
+        &["dac", "decode", &out, &a, "--model", &codec, "--sheared"],
+    );
     run(0, &base);
     let plain = Codes::load_npy(&out).unwrap();
     assert_eq!(plain.values(), i32s(&golden("gen.penalty.codec_codes").1));
@@ -118,7 +151,15 @@ fn validate_writes_the_tensors_of_the_golden_keys() {
     let report = run_json(0, &["validate", &ids, &dir, "--model", &model]);
     assert!(report["tensors"].as_array().unwrap().len() > 20);
     let read = |key: &str| npy::read(work.path("out").join(format!("{key}.npy"))).unwrap();
-    for key in ["embedding", "emb_norm", "layer.0.attn", "layer.0.ffn", "layer.4.router_prob", "layer.5.out", "final_hidden"] {
+    for key in [
+        "embedding",
+        "emb_norm",
+        "layer.0.attn",
+        "layer.0.ffn",
+        "layer.4.router_prob",
+        "layer.5.out",
+        "final_hidden",
+    ] {
         let (shape, bytes) = golden(&format!("plain.{key}"));
         let ours = read(key);
         assert_eq!(ours.shape(), shape, "{key}");
@@ -142,8 +183,21 @@ fn validate_writes_the_tensors_of_the_golden_keys() {
     let vector = f32s(&golden("speaker.vector").1);
     npy::write_f32(work.path("voice.npy"), &[1, 2048], &vector).unwrap();
     let (dir, voice) = (work.arg("spoken"), work.arg("voice.npy"));
-    run(0, &["validate", &ids, &dir, "--model", &model, "--speaker", &voice]);
-    let ours = npy::read(work.path("spoken/final_hidden.npy")).unwrap().to_f32();
+    run(
+        0,
+        &[
+            "validate",
+            &ids,
+            &dir,
+            "--model",
+            &model,
+            "--speaker",
+            &voice,
+        ],
+    );
+    let ours = npy::read(work.path("spoken/final_hidden.npy"))
+        .unwrap()
+        .to_f32();
     let worst = ours
         .iter()
         .zip(f32s(&golden("speaker.final_hidden").1))
@@ -158,11 +212,21 @@ fn the_codec_gives_the_samples_of_the_original() {
     let file = fixtures().join("dac/tiny/golden.safetensors");
     let (_, shape, bytes) = tensor(&file, "codes");
     // Goldens are [codebooks, frames] int64.
-    let codes: Vec<i64> = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let codes: Vec<i64> = bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|b| i64::from_le_bytes(*b))
+        .collect();
     let (q, frames) = (shape[0], shape[1]);
-    let turned = (0..frames * q).map(|i| codes[(i % q) * frames + i / q] as i32).collect();
+    let turned = (0..frames * q)
+        .map(|i| codes[(i % q) * frames + i / q] as i32)
+        .collect();
     let path = work.path("codes.npy");
-    Codes::new(frames, q, turned).unwrap().save_npy(&path).unwrap();
+    Codes::new(frames, q, turned)
+        .unwrap()
+        .save_npy(&path)
+        .unwrap();
 
     let (codes, out, codec) = (work.arg("codes.npy"), work.arg("out.npy"), work.codec());
     run(0, &["dac", "decode", &codes, &out, "--model", &codec]);
@@ -177,7 +241,12 @@ fn the_codec_gives_the_samples_of_the_original() {
     assert!(worst <= 2e-5, "{worst:e}");
 
     // Blocks do not matter, and a WAV file holds the same samples rounded.
-    run(0, &["dac", "decode", &codes, &out, "--model", &codec, "--block", "5"]);
+    run(
+        0,
+        &[
+            "dac", "decode", &codes, &out, "--model", &codec, "--block", "5",
+        ],
+    );
     assert_eq!(npy::read(&out).unwrap().to_f32(), ours);
     let sound = work.arg("out.wav");
     run(0, &["dac", "decode", &codes, &sound, "--model", &codec]);
@@ -185,10 +254,16 @@ fn the_codec_gives_the_samples_of_the_original() {
     let rounded: Vec<i16> = ours.iter().map(|&x| zonos_audio::wav::pcm16(x)).collect();
     assert_eq!(samples, rounded);
 
-    let output = run(0, &["dac", "seam", &codes, "--model", &codec, "--block", "7"]);
+    let output = run(
+        0,
+        &["dac", "seam", &codes, "--model", &codec, "--block", "7"],
+    );
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("max |d| = 0e0"), "{text}");
-    assert_eq!(run_json(0, &["dac", "seam", &codes, "--model", &codec])["max_difference"], 0.0);
+    assert_eq!(
+        run_json(0, &["dac", "seam", &codes, "--model", &codec])["max_difference"],
+        0.0
+    );
 }
 
 #[test]

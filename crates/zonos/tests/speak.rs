@@ -12,15 +12,30 @@ fn the_demo_model_speaks_and_says_that_it_is_one() {
     let out = work.arg("hello.wav");
     let output = run(
         0,
-        &["tts", "Hello, world.", "-o", &out, "--seed", "1", "--max-frames", "40"],
+        &[
+            "tts",
+            "Hello, world.",
+            "-o",
+            &out,
+            "--seed",
+            "1",
+            "--max-frames",
+            "40",
+        ],
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("demo model"), "{stderr}");
-    assert!(stderr.contains("--model") && stderr.contains("--codec"), "{stderr}");
+    assert!(
+        stderr.contains("--model") && stderr.contains("--codec"),
+        "{stderr}"
+    );
     let (samples, rate) = wav(&fs::read(&out).unwrap());
     assert_eq!(rate, 44_100);
     assert!(!samples.is_empty() && samples.len() % 512 == 0);
-    assert!(samples.iter().any(|s| s.unsigned_abs() > 100), "the demo is not silent");
+    assert!(
+        samples.iter().any(|s| s.unsigned_abs() > 100),
+        "the demo is not silent"
+    );
 }
 
 #[test]
@@ -37,7 +52,11 @@ fn a_seed_makes_the_same_file_and_another_seed_another() {
             command.env("ZONOS_SEED", env);
         }
         let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         (fs::read(&out).unwrap(), report["seed"].as_u64().unwrap())
     };
@@ -73,7 +92,11 @@ fn stdout_carries_the_samples_of_the_file() {
     to_stdout[3] = "-";
     to_stdout.push("--json");
     let output = run(0, &to_stdout);
-    assert_eq!(&output.stdout[4..8], &[0xff; 4], "the length is not known in a stream");
+    assert_eq!(
+        &output.stdout[4..8],
+        &[0xff; 4],
+        "the length is not known in a stream"
+    );
     let (streamed, rate) = wav(&output.stdout);
     assert_eq!(rate, 44_100);
     assert_eq!(streamed, wav(&fs::read(&file).unwrap()).0);
@@ -89,12 +112,18 @@ fn text_comes_from_stdin_and_codes_are_kept() {
     let work = Work::new();
     let (out, codes) = (work.arg("a.wav"), work.arg("codes.npy"));
     let output = zonos()
-        .args(["tts", "-", "-o", &out, "--codes", &codes, "--json", "--seed", "5"])
+        .args([
+            "tts", "-", "-o", &out, "--codes", &codes, "--json", "--seed", "5",
+        ])
         .args(["--max-frames", "30", "--model", &work.model()])
         .write_stdin("Grüße, 世界 👋\n")
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["text_bytes"], "Grüße, 世界 👋".len());
     let frames = report["frames"].as_u64().unwrap() as usize;
@@ -105,7 +134,10 @@ fn text_comes_from_stdin_and_codes_are_kept() {
 
     // The codes are the audio.
     let again = work.arg("again.wav");
-    run(0, &["dac", "decode", &codes, &again, "--model", &work.codec()]);
+    run(
+        0,
+        &["dac", "decode", &codes, &again, "--model", &work.codec()],
+    );
     assert_eq!(fs::read(&again).unwrap(), fs::read(&out).unwrap());
 }
 
@@ -114,7 +146,19 @@ fn text_without_letters_is_spoken_within_the_bound() {
     let work = Work::new();
     for text in ["...", "😀", "👩‍👩‍👧", "1", "Hi"] {
         let out = work.arg("a.wav");
-        let args = ["tts", text, "-o", &out, "--seed", "1", "--frame-floor", "20", "--frames-per-byte", "1", "--json"];
+        let args = [
+            "tts",
+            text,
+            "-o",
+            &out,
+            "--seed",
+            "1",
+            "--frame-floor",
+            "20",
+            "--frames-per-byte",
+            "1",
+            "--json",
+        ];
         let output = zonos().args(args).output().unwrap();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{text}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -127,14 +171,21 @@ fn a_speech_that_does_not_end_is_cut_at_the_length_bound() {
     let work = Work::new();
     never_end(&work.path("model"));
     let (out, model) = (work.arg("a.wav"), work.model());
-    let report = run_json(3, &["tts", "Hello.", "-o", &out, "--model", &model, "--seed", "1"]);
+    let report = run_json(
+        3,
+        &[
+            "tts", "Hello.", "-o", &out, "--model", &model, "--seed", "1",
+        ],
+    );
     // 24 frames a byte of 6 bytes is 144; the floor is 260.
     assert_eq!(report["ended_by"], "frame_cap");
     assert_eq!(report["generated_rows"], 260);
     assert_eq!(wav(&fs::read(&out).unwrap()).0.len(), 260 * 512);
 
     // Said on stderr even when quiet, and the bound can be moved.
-    let args = ["tts", "Hello.", "-o", &out, "--model", &model, "--seed", "1", "--quiet"];
+    let args = [
+        "tts", "Hello.", "-o", &out, "--model", &model, "--seed", "1", "--quiet",
+    ];
     let output = zonos()
         .args(args)
         .args(["--frames-per-byte", "10", "--frame-floor", "20"])
@@ -179,7 +230,18 @@ fn a_voice_and_conditioning_change_the_prompt() {
     let vector: Vec<f32> = (0..2048).map(|i| (i as f32 * 0.37).sin()).collect();
     zonos_audio::npy::write_f32(&voice, &[1, 2048], &vector).unwrap();
     let (out, model, voice) = (work.arg("a.wav"), work.model(), work.arg("voice.npy"));
-    let base = ["tts", "Hi", "-o", &out, "--model", &model, "--seed", "1", "--max-frames", "24"];
+    let base = [
+        "tts",
+        "Hi",
+        "-o",
+        &out,
+        "--model",
+        &model,
+        "--seed",
+        "1",
+        "--max-frames",
+        "24",
+    ];
     let rows = |more: &[&str]| {
         let mut args = base.to_vec();
         args.extend(more);
@@ -194,16 +256,35 @@ fn a_voice_and_conditioning_change_the_prompt() {
     assert_eq!(rows(&["--speaking-rate", "17-21"]), 23);
     // Voice slot, background marker, accurate marker.
     assert_eq!(rows(&["--speaker", &voice]), 25);
-    assert_eq!(rows(&["--speaker", &voice, "--expressive", "--clean-background"]), 24);
+    assert_eq!(
+        rows(&["--speaker", &voice, "--expressive", "--clean-background"]),
+        24
+    );
 }
 
 #[test]
 fn quiet_is_quiet() {
     let work = Work::new();
     let out = work.arg("a.wav");
-    let output = run(0, &["tts", "Hi", "-o", &out, "--seed", "1", "--max-frames", "20", "--quiet"]);
+    let output = run(
+        0,
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--seed",
+            "1",
+            "--max-frames",
+            "20",
+            "--quiet",
+        ],
+    );
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.lines().all(|l| l.contains("--max-frames")), "{stderr}");
+    assert!(
+        stderr.lines().all(|l| l.contains("--max-frames")),
+        "{stderr}"
+    );
     assert!(output.stdout.is_empty());
 }
 
@@ -212,7 +293,21 @@ fn threads_do_not_change_the_audio() {
     let work = Work::new();
     let speak = |threads: &str| {
         let out = work.arg("a.wav");
-        run(0, &["tts", "Hi", "-o", &out, "--seed", "1", "--max-frames", "30", "--threads", threads]);
+        run(
+            0,
+            &[
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--seed",
+                "1",
+                "--max-frames",
+                "30",
+                "--threads",
+                threads,
+            ],
+        );
         fs::read(out).unwrap()
     };
     assert_eq!(speak("1"), speak("2"));

@@ -49,7 +49,17 @@ fn converted_checkpoints_speak_alike() {
     let (model, codec) = (work.model(), work.codec());
     let speak = |model: &str, codec: &str| {
         let out = work.arg("a.wav");
-        let args = ["tts", "Hi", "-o", &out, "--seed", "1", "--max-frames", "20", "--quiet"];
+        let args = [
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--seed",
+            "1",
+            "--max-frames",
+            "20",
+            "--quiet",
+        ];
         let mut args = args.to_vec();
         args.extend(["--model", model, "--codec", codec]);
         run(0, &args);
@@ -68,7 +78,10 @@ fn converted_checkpoints_speak_alike() {
         assert_eq!(report["tensors"].as_array().unwrap().len(), 99);
     }
     // A .pth with training-only tensors and a renamed one.
-    let pth = fixtures().join("zonos2/tiny/model.pth").display().to_string();
+    let pth = fixtures()
+        .join("zonos2/tiny/model.pth")
+        .display()
+        .to_string();
     assert_eq!(speak(&pth, &codec), original);
 }
 
@@ -77,7 +90,11 @@ fn the_demo_checkpoint_finds_its_own_codec() {
     let work = Work::new();
     let dir = work.arg("demo");
     let paths = run_json(0, &["demo-checkpoint", &dir]);
-    assert!(fs::metadata(paths["codec"].as_str().unwrap()).unwrap().is_file());
+    assert!(
+        fs::metadata(paths["codec"].as_str().unwrap())
+            .unwrap()
+            .is_file()
+    );
     let out = work.arg("a.wav");
     let args = ["tts", "Hi", "-o", &out, "--seed", "1", "--max-frames", "20"];
     run(0, &args);
@@ -98,14 +115,21 @@ fn the_doctor_finds_this_build_healthy() {
     assert_eq!(report["checks"].as_array().unwrap().len(), 8);
     let text = run(0, &["doctor", "--device", "flex"]).stdout;
     let text = String::from_utf8_lossy(&text);
-    assert_eq!(text.lines().filter(|l| l.starts_with("ok")).count(), 8, "{text}");
+    assert_eq!(
+        text.lines().filter(|l| l.starts_with("ok")).count(),
+        8,
+        "{text}"
+    );
 }
 
 #[test]
 fn completions_and_manual_pages() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(0, &["completions", shell]).stdout;
-        assert!(String::from_utf8_lossy(&script).contains("demo-checkpoint"), "{shell}");
+        assert!(
+            String::from_utf8_lossy(&script).contains("demo-checkpoint"),
+            "{shell}"
+        );
     }
     let work = Work::new();
     let dir = work.arg("man");
@@ -127,7 +151,14 @@ fn ctrl_c_leaves_no_file() {
     common::never_end(&work.path("model"));
     let before = work.entries();
     let mut child = Command::new(assert_cmd::cargo::cargo_bin("zonos"))
-        .args(["tts", "Hello.", "-o", &work.arg("a.wav"), "--model", &work.model()])
+        .args([
+            "tts",
+            "Hello.",
+            "-o",
+            &work.arg("a.wav"),
+            "--model",
+            &work.model(),
+        ])
         // Without limits this runs for minutes.
         .args(["--frames-per-byte", "0", "--loop-breaker", "0"])
         .env_remove("ZONOS_SEED")
@@ -135,7 +166,10 @@ fn ctrl_c_leaves_no_file() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(kill.success());
     let asked = Instant::now();
     let status = child.wait().unwrap();
@@ -154,7 +188,9 @@ fn a_reader_that_leaves_is_no_crash() {
     let binary = assert_cmd::cargo::cargo_bin("zonos");
     for args in [
         vec!["inspect".to_owned(), work.model()],
-        ["tts", "Hi", "-o", "-", "--quiet", "--model", &work.model()].map(str::to_owned).to_vec(),
+        ["tts", "Hi", "-o", "-", "--quiet", "--model", &work.model()]
+            .map(str::to_owned)
+            .to_vec(),
     ] {
         let mut child = Command::new(&binary)
             .args(&args)
@@ -166,6 +202,9 @@ fn a_reader_that_leaves_is_no_crash() {
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{args:?}\n{stderr}");
-        assert!(!stderr.contains("panicked") && !stderr.contains("error"), "{stderr}");
+        assert!(
+            !stderr.contains("panicked") && !stderr.contains("error"),
+            "{stderr}"
+        );
     }
 }

@@ -32,7 +32,16 @@ fn flags_out_of_range() {
     ] {
         // A model that does not exist shows that nothing was opened.
         let output = zonos()
-            .args(["tts", "Hi", "-o", &out, "--model", "/nonexistent", "--codec", "/nonexistent"])
+            .args([
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--model",
+                "/nonexistent",
+                "--codec",
+                "/nonexistent",
+            ])
             .arg(format!("{flag}={value}"))
             .output()
             .unwrap();
@@ -67,7 +76,16 @@ fn flags_that_exclude_or_need_each_other() {
     let out = work.arg("a.wav");
     for args in [
         &["tts", "Hi", "-o", &out, "--accurate", "--expressive"][..],
-        &["tts", "Hi", "-o", &out, "--quality", "lufs=1", "--quality-values", "lufs=-18"],
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--quality",
+            "lufs=1",
+            "--quality-values",
+            "lufs=-18",
+        ],
         &["tts", "Hi", "-o", &out, "--speaker-pos", "1"],
         &["tts", "Hi"],
         &["tts", "-o", &out],
@@ -79,17 +97,35 @@ fn flags_that_exclude_or_need_each_other() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
     }
     let (model, codec) = (work.arg("model/model.safetensors"), work.codec());
-    work.refuses(2, &["--codec", "--model"], &["tts", "Hi", "-o", &out, "--codec", &codec]);
+    work.refuses(
+        2,
+        &["--codec", "--model"],
+        &["tts", "Hi", "-o", &out, "--codec", &codec],
+    );
     let alone = work.path("alone");
     std::fs::create_dir(&alone).unwrap();
     let alone = work.arg("alone");
-    work.refuses(2, &["--codec"], &["tts", "Hi", "-o", &out, "--model", &alone]);
-    work.refuses(2, &["same file"], &["tts", "Hi", "-o", &out, "--codes", &out]);
-    work.refuses(2, &["device", "tpu"], &["tts", "Hi", "-o", &out, "--device", "tpu"]);
+    work.refuses(
+        2,
+        &["--codec"],
+        &["tts", "Hi", "-o", &out, "--model", &alone],
+    );
+    work.refuses(
+        2,
+        &["same file"],
+        &["tts", "Hi", "-o", &out, "--codes", &out],
+    );
+    work.refuses(
+        2,
+        &["device", "tpu"],
+        &["tts", "Hi", "-o", &out, "--device", "tpu"],
+    );
     work.refuses(
         2,
         &["cuda", "build"],
-        &["tts", "Hi", "-o", &out, "--model", &model, "--codec", &codec, "--device", "cuda:0"],
+        &[
+            "tts", "Hi", "-o", &out, "--model", &model, "--codec", &codec, "--device", "cuda:0",
+        ],
     );
 }
 
@@ -109,10 +145,16 @@ fn texts_that_cannot_be_spoken() {
         );
     }
     let long = "All work and no play. ".repeat(400);
-    let stderr = work.refuses(2, &["too long", "6144", "8800 bytes"], &["tts", &long, "-o", &out]);
+    let stderr = work.refuses(
+        2,
+        &["too long", "6144", "8800 bytes"],
+        &["tts", &long, "-o", &out],
+    );
     assert!(stderr.len() < 600, "the text itself is not repeated");
     work.refuses_with(
-        zonos().args(["tts", "-", "-o", &out]).write_stdin(&b"caf\xe9 noir"[..]),
+        zonos()
+            .args(["tts", "-", "-o", &out])
+            .write_stdin(&b"caf\xe9 noir"[..]),
         2,
         &["UTF-8", "byte 3", "0xe9"],
     );
@@ -152,7 +194,10 @@ fn help_teaches_by_example() {
         let output = zonos().args(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{args:?}");
-        assert!(text.contains("zonos ") && text.contains("xample") || text.contains("Start here"), "{args:?}\n{text}");
+        assert!(
+            text.contains("zonos ") && text.contains("xample") || text.contains("Start here"),
+            "{args:?}\n{text}"
+        );
     }
     assert!(zonos().arg("--version").output().unwrap().status.success());
 }

@@ -99,7 +99,10 @@ fn pairs<T>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Pair
         if found.iter().any(|(other, _)| other == name) {
             return Err(format!("{name} is given twice"));
         }
-        found.push((name.to_owned(), read(value).map_err(|e| format!("{name}: {e}"))?));
+        found.push((
+            name.to_owned(),
+            read(value).map_err(|e| format!("{name}: {e}"))?,
+        ));
     }
     Ok(Pairs(found))
 }
@@ -116,7 +119,10 @@ mod tests {
         assert!(rate("-1").is_err());
         assert_eq!(
             quality("lufs=8, max_pause=1"),
-            Ok(Pairs(vec![("lufs".to_owned(), 8), ("max_pause".to_owned(), 1)]))
+            Ok(Pairs(vec![
+                ("lufs".to_owned(), 8),
+                ("max_pause".to_owned(), 1)
+            ]))
         );
         assert_eq!(quality("none"), Ok(Pairs(Vec::new())));
         for bad in ["", "lufs", "=3", "lufs=-1", "lufs=1,lufs=2", "lufs=x"] {

@@ -35,7 +35,10 @@ pub fn prompt_request(conditioning: &ConditioningArgs) -> SpeechRequest {
     request.quality = match (&conditioning.quality, &conditioning.quality_values) {
         (Some(pairs), _) if pairs.0.is_empty() => Quality::Off,
         (Some(pairs), _) => {
-            let buckets = pairs.0.iter().map(|(name, bucket)| (name.clone(), Some(*bucket)));
+            let buckets = pairs
+                .0
+                .iter()
+                .map(|(name, bucket)| (name.clone(), Some(*bucket)));
             Quality::Buckets(buckets.collect())
         }
         (None, Some(pairs)) => Quality::Values(pairs.0.iter().cloned().collect()),

@@ -139,7 +139,12 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     let (rate, hop) = (sample_rate(&codec), codec.config().hop());
     let frame_seconds = hop as f64 / f64::from(rate);
     let began = Instant::now();
-    let bar = FrameBar::new(global.quiet, "decoding", codes.frames() as u64, frame_seconds);
+    let bar = FrameBar::new(
+        global.quiet,
+        "decoding",
+        codes.frames() as u64,
+        frame_seconds,
+    );
     let samples = streamed(&codec, &codes, args.block as usize, &mut |frames| {
         bar.at(frames as u64);
         interrupt::check()
@@ -266,7 +271,8 @@ pub fn streamed(
 /// The codes of delayed rows: unsheared, cut at the end of speech, markers clamped to the last code.
 fn plain(path: &Path, rows: &Codes, eos: Option<i32>, codec: &Dac) -> anyhow::Result<Codes> {
     let limits = limits(codec).with_markers(MARKERS);
-    rows.check(&limits).with_context(|| path.display().to_string())?;
+    rows.check(&limits)
+        .with_context(|| path.display().to_string())?;
     let keep = match eos {
         Some(eos) if eos >= 0 => rows.frames().min(eos as usize),
         _ => rows.frames(),

@@ -90,9 +90,13 @@ pub fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
         Ok(summary)
     });
     if let Some(tts) = &tts {
-        check("cached = recomputed decoding", &mut || cached(tts.backbone()));
+        check("cached = recomputed decoding", &mut || {
+            cached(tts.backbone())
+        });
         check("batch = one by one", &mut || batched(tts.backbone()));
-        check("watched = unwatched backbone", &mut || watched(tts.backbone()));
+        check("watched = unwatched backbone", &mut || {
+            watched(tts.backbone())
+        });
         check("streamed = whole decoding", &mut || {
             seams(tts.codec(), seam_tolerance(name))
         });
@@ -197,7 +201,12 @@ fn same_codes(a: &[Codes], b: &[Codes]) -> anyhow::Result<String> {
         if let Some(at) = differ {
             bail!("codes differ from frame {} on", at / a.codebooks().max(1));
         }
-        ensure!(a.frames() == b.frames(), "{} and {} frames", a.frames(), b.frames());
+        ensure!(
+            a.frames() == b.frames(),
+            "{} and {} frames",
+            a.frames(),
+            b.frames()
+        );
     }
     let frames: usize = a.iter().map(Codes::frames).sum();
     Ok(format!("{frames} frames equal"))
@@ -208,7 +217,8 @@ fn watched(backbone: &Zonos2) -> anyhow::Result<String> {
     let mut tap = Tap::on();
     let seen = backbone.forward(&prompts, &mut tap)?;
     let plain = backbone.forward(&prompts, &mut Tap::off())?;
-    let values = |x: burn::tensor::Tensor<3>| x.into_data().convert::<f32>().to_vec::<f32>().ok();
+    let values =
+        |x: burn::tensor::Tensor<3>| x.into_data().convert::<f32>().try_to_vec::<f32>().ok();
     let (Some(a), Some(b)) = (values(seen.logits), values(plain.logits)) else {
         bail!("the device returned no logits");
     };
@@ -224,7 +234,9 @@ fn watched(backbone: &Zonos2) -> anyhow::Result<String> {
 fn seams(codec: &Dac, tolerance: f32) -> anyhow::Result<String> {
     let (frames, q) = (67, codec.config().n_codebooks);
     let size = codec.config().codebook_size;
-    let values = (0..frames * q).map(|i| ((i * 7919 + 13) % size) as i32).collect();
+    let values = (0..frames * q)
+        .map(|i| ((i * 7919 + 13) % size) as i32)
+        .collect();
     let codes = Codes::new(frames, q, values)?;
     let whole = codec.decode(&codes)?;
     let mut worst = 0.0f32;
@@ -233,7 +245,10 @@ fn seams(codec: &Dac, tolerance: f32) -> anyhow::Result<String> {
             .map_err(|_| anyhow::anyhow!("the stream of block {block} failed"))?;
         worst = worst.max(largest_difference(whole.samples(), &pieces)?);
     }
-    ensure!(worst <= tolerance, "samples differ by {worst:e}, allowed {tolerance:e}");
+    ensure!(
+        worst <= tolerance,
+        "samples differ by {worst:e}, allowed {tolerance:e}"
+    );
     Ok(format!("largest difference {worst:e}"))
 }
 

@@ -84,7 +84,10 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
             config.max_seqlen
         )));
     }
-    let max_frames = args.sampling.max_frames.map_or(room, |n| room.min(n as usize));
+    let max_frames = args
+        .sampling
+        .max_frames
+        .map_or(room, |n| room.min(n as usize));
     let seed = args.sampling.seed.unwrap_or_else(random_seed);
     if args.sampling.seed.is_none() && !args.sampling.greedy {
         output::note(
@@ -101,8 +104,7 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         recompute: args.recompute,
         ..GenerateOptions::default()
     };
-    let (model, report) =
-        Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
     weights::warn(&report);
 
     let _stepping = Stepping::begin();
@@ -165,7 +167,11 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     } else {
         output::note(
             global.quiet,
-            format_args!("{}: {} frames, seed {seed}", args.codes.display(), codes.frames()),
+            format_args!(
+                "{}: {} frames, seed {seed}",
+                args.codes.display(),
+                codes.frames()
+            ),
         );
     }
     Ok(ExitCode::SUCCESS)

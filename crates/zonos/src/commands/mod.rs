@@ -72,7 +72,9 @@ fn guarded(command: impl FnOnce() -> Outcome) -> Outcome {
         let place = info
             .location()
             .map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
-        let mut slot = PANIC.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut slot = PANIC
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         // A panic inside a worker thread is raised again in this one; the first place counts.
         slot.get_or_insert(format!("{}{place}", payload(info.payload())));
     }));
@@ -109,6 +111,9 @@ mod tests {
             unreachable!("a panic must fail the command");
         };
         let text = error.to_string();
-        assert!(text.contains("shapes differ: 3") && text.contains("report it"), "{text}");
+        assert!(
+            text.contains("shapes differ: 3") && text.contains("report it"),
+            "{text}"
+        );
     }
 }

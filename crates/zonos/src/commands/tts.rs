@@ -323,4 +323,3 @@ fn ending(speech: &Speech, plan: &Plan) -> Option<String> {
 fn round(value: f64) -> Value {
     json!((value * 1e4).round() / 1e4)
 }
-

@@ -10,7 +10,7 @@ use serde_json::json;
 use zonos_audio::npy;
 use zonos_checkpoint::LoadOptions;
 use zonos_nn::Tap;
-use zonos2::{Zonos2};
+use zonos2::Zonos2;
 
 use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
@@ -49,8 +49,7 @@ pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     let speaker = args.voice.load(&config)?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
-    let (model, report) =
-        Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
     weights::warn(&report);
 
     let mut tap = Tap::on();
@@ -65,7 +64,7 @@ pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     output::make_folder(&args.out)?;
     let mut written = Vec::with_capacity(records.len());
     for (name, data) in records {
-        let shape: Vec<usize> = data.shape.iter().copied().collect();
+        let shape: Vec<usize> = data.shape().iter().copied().collect();
         let path = args.out.join(format!("{name}.npy"));
         write(&path, &shape, data)?;
         written.push(json!({ "name": name, "shape": shape }));
@@ -83,11 +82,19 @@ pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
 
 fn write(path: &std::path::Path, shape: &[usize], data: TensorData) -> anyhow::Result<()> {
     let failed = || format!("cannot convert the tensor for {}", path.display());
-    if data.dtype.is_float() {
-        let values: Vec<f32> = data.convert::<f32>().to_vec().ok().with_context(failed)?;
+    if data.dtype().is_float() {
+        let values: Vec<f32> = data
+            .convert::<f32>()
+            .try_to_vec()
+            .ok()
+            .with_context(failed)?;
         npy::write_f32(path, shape, &values)?;
     } else {
-        let values: Vec<i32> = data.convert::<i32>().to_vec().ok().with_context(failed)?;
+        let values: Vec<i32> = data
+            .convert::<i32>()
+            .try_to_vec()
+            .ok()
+            .with_context(failed)?;
         npy::write_i32(path, shape, &values)?;
     }
     Ok(())

@@ -89,7 +89,11 @@ impl Work {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{command:?}\n{stderr}");
         let errors: Vec<&str> = stderr.lines().filter(|l| l.starts_with("error:")).collect();
-        assert_eq!(errors.len(), 1, "one line of error expected: {command:?}\n{stderr}");
+        assert_eq!(
+            errors.len(),
+            1,
+            "one line of error expected: {command:?}\n{stderr}"
+        );
         for needle in needles {
             assert!(
                 stderr.contains(needle),
@@ -99,7 +103,11 @@ impl Work {
         for word in ["panicked", "internal error", "backtrace"] {
             assert!(!stderr.contains(word), "{command:?}\n{stderr}");
         }
-        assert_eq!(self.entries(), before, "files were left behind: {command:?}");
+        assert_eq!(
+            self.entries(),
+            before,
+            "files were left behind: {command:?}"
+        );
         stderr
     }
 }
@@ -131,11 +139,17 @@ pub fn run_json(code: i32, arguments: &[&str]) -> Value {
 
 /// The samples of a 16-bit mono WAV file with a 44-byte header, and the sample rate.
 pub fn wav(bytes: &[u8]) -> (Vec<i16>, u32) {
-    assert_eq!((&bytes[..4], &bytes[8..16]), (&b"RIFF"[..], &b"WAVEfmt "[..]));
+    assert_eq!(
+        (&bytes[..4], &bytes[8..16]),
+        (&b"RIFF"[..], &b"WAVEfmt "[..])
+    );
     assert_eq!(&bytes[36..40], b"data");
     let rate = u32::from_le_bytes(bytes[24..28].try_into().expect("four bytes"));
     let samples = bytes[44..].as_chunks::<2>().0;
-    (samples.iter().map(|b| i16::from_le_bytes(*b)).collect(), rate)
+    (
+        samples.iter().map(|b| i16::from_le_bytes(*b)).collect(),
+        rate,
+    )
 }
 
 /// A tensor of a safetensors file: dtype, shape, bytes.
@@ -147,7 +161,10 @@ pub fn tensor(path: &Path, name: &str) -> (String, Vec<usize>, Vec<u8>) {
     let shape = info["shape"].as_array().expect("a shape");
     (
         info["dtype"].as_str().expect("a dtype").to_owned(),
-        shape.iter().map(|d| d.as_u64().expect("a size") as usize).collect(),
+        shape
+            .iter()
+            .map(|d| d.as_u64().expect("a size") as usize)
+            .collect(),
         bytes[at(0)..at(1)].to_vec(),
     )
 }
@@ -186,13 +203,17 @@ pub fn never_end(model: &Path) {
     const CODEBOOKS: usize = 9;
     const VOCABULARY: usize = 1026;
     const END: usize = 1024;
-    edit_tensor(&model.join("model.safetensors"), "multi_output.weight", |bytes| {
-        let row = bytes.len() / (CODEBOOKS * VOCABULARY);
-        for c in 0..CODEBOOKS {
-            let at = (c * VOCABULARY + END) * row;
-            bytes[at..at + row].fill(0);
-        }
-    });
+    edit_tensor(
+        &model.join("model.safetensors"),
+        "multi_output.weight",
+        |bytes| {
+            let row = bytes.len() / (CODEBOOKS * VOCABULARY);
+            for c in 0..CODEBOOKS {
+                let at = (c * VOCABULARY + END) * row;
+                bytes[at..at + row].fill(0);
+            }
+        },
+    );
 }
 
 /// The repository's fixtures.
@@ -202,10 +223,20 @@ pub fn fixtures() -> PathBuf {
 
 /// Little-endian 32-bit integers.
 pub fn i32s(bytes: &[u8]) -> Vec<i32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+    bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| i32::from_le_bytes(*b))
+        .collect()
 }
 
 /// Little-endian 32-bit floats.
 pub fn f32s(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| f32::from_le_bytes(*b))
+        .collect()
 }
