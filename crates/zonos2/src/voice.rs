@@ -10,6 +10,10 @@ const NORM_EPS: f64 = 1e-8;
 /// Angles below this are blended in a straight line.
 const STRAIGHT: f64 = 1e-6;
 
+/// Angles within this of half a turn are refused: the weights grow like its inverse, and the plane
+/// to turn in is decided by rounding.
+const OPPOSITE: f64 = 1e-3;
+
 /// Why a speaker vector was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum VoiceError {
@@ -176,7 +180,7 @@ pub fn slerp(a: &[f32], b: &[f32], t: f64) -> Result<Vec<f32>, VoiceError> {
     let angle = (dot(a, b) / norms).clamp(-1.0, 1.0).acos();
     let (wa, wb) = if angle < STRAIGHT {
         (1.0 - t, t)
-    } else if std::f64::consts::PI - angle < STRAIGHT {
+    } else if std::f64::consts::PI - angle < OPPOSITE {
         return Err(VoiceError::Opposite);
     } else {
         let s = angle.sin();
