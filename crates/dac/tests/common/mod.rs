@@ -9,17 +9,17 @@ use safetensors::SafeTensors;
 use zonos_audio::Codes;
 
 /// `validation/fixtures/...`.
-pub fn fixture(path: &str) -> PathBuf {
+pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../validation/fixtures")
         .join(path)
 }
 
 /// A golden file in memory.
-pub struct Golden(Vec<u8>);
+pub(crate) struct Golden(Vec<u8>);
 
 impl Golden {
-    pub fn open(path: impl AsRef<Path>) -> Self {
+    pub(crate) fn open(path: impl AsRef<Path>) -> Self {
         Self(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.as_ref().display())))
     }
 
@@ -27,19 +27,19 @@ impl Golden {
         SafeTensors::deserialize(&self.0).expect("golden file")
     }
 
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.file().names().into_iter().map(str::to_owned).collect()
     }
 
-    pub fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.file().tensor(key).is_ok()
     }
 
-    pub fn shape(&self, key: &str) -> Vec<usize> {
+    pub(crate) fn shape(&self, key: &str) -> Vec<usize> {
         self.file().tensor(key).expect(key).shape().to_vec()
     }
 
-    pub fn f32(&self, key: &str) -> Vec<f32> {
+    pub(crate) fn f32(&self, key: &str) -> Vec<f32> {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         assert_eq!(data.dtype(), safetensors::Dtype::F32, "{key}");
@@ -49,7 +49,7 @@ impl Golden {
             .collect()
     }
 
-    pub fn f64(&self, key: &str) -> Vec<f64> {
+    pub(crate) fn f64(&self, key: &str) -> Vec<f64> {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         assert_eq!(data.dtype(), safetensors::Dtype::F64, "{key}");
@@ -59,7 +59,7 @@ impl Golden {
             .collect()
     }
 
-    pub fn integers(&self, key: &str) -> Vec<i64> {
+    pub(crate) fn integers(&self, key: &str) -> Vec<i64> {
         let file = self.file();
         let data = file.tensor(key).expect(key);
         match data.dtype() {
@@ -78,7 +78,7 @@ impl Golden {
     }
 
     /// Codes stored `[codebooks, frames]`, as rows.
-    pub fn codes(&self, key: &str) -> Codes {
+    pub(crate) fn codes(&self, key: &str) -> Codes {
         let (shape, values) = (self.shape(key), self.integers(key));
         let (q, frames) = (shape[0], shape[1]);
         let rows = (0..frames * q)
@@ -89,7 +89,7 @@ impl Golden {
 }
 
 /// `[1, codebooks, frames]` on a device.
-pub fn on_device(codes: &Codes, device: &Device) -> Tensor<3, Int> {
+pub(crate) fn on_device(codes: &Codes, device: &Device) -> Tensor<3, Int> {
     let (frames, q) = (codes.frames(), codes.codebooks());
     let values: Vec<i32> = (0..q * frames)
         .map(|i| codes.values()[(i % frames) * q + i / frames])
@@ -98,7 +98,7 @@ pub fn on_device(codes: &Codes, device: &Device) -> Tensor<3, Int> {
 }
 
 /// Part of a table of codes.
-pub fn rows(codes: &Codes, range: std::ops::Range<usize>) -> Codes {
+pub(crate) fn rows(codes: &Codes, range: std::ops::Range<usize>) -> Codes {
     let q = codes.codebooks();
     Codes::new(
         range.len(),
@@ -109,7 +109,7 @@ pub fn rows(codes: &Codes, range: std::ops::Range<usize>) -> Codes {
 }
 
 /// Largest difference; panics on lengths that differ or on NaN.
-pub fn max_delta(ours: &[f32], golden: &[f32]) -> f32 {
+pub(crate) fn max_delta(ours: &[f32], golden: &[f32]) -> f32 {
     assert_eq!(ours.len(), golden.len());
     let worst = ours.iter().zip(golden).map(|(a, b)| (a - b).abs());
     worst.fold(0.0, |m, d| {
@@ -119,7 +119,7 @@ pub fn max_delta(ours: &[f32], golden: &[f32]) -> f32 {
 }
 
 /// Sum, sum of squares, and sum weighted by `cos(0.1 i)` over the flattened values.
-pub fn three_sums(values: &[f32]) -> [f64; 3] {
+pub(crate) fn three_sums(values: &[f32]) -> [f64; 3] {
     let mut sums = [0.0; 3];
     for (i, &value) in values.iter().enumerate() {
         let value = f64::from(value);
