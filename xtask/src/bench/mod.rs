@@ -4,6 +4,7 @@
 //! reported. The floor of a component is the least time its arithmetic or its memory traffic can
 //! take here, from the rates measured in the same run.
 
+mod backbone;
 mod dac;
 mod kernels;
 mod machine;
@@ -21,7 +22,7 @@ use machine::Machine;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: dac, kernels or memory
+    /// Only this component: backbone, dac, kernels or memory
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -46,6 +47,8 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Component {
+    /// A decode step of the backbone at the released widths
+    Backbone,
     /// The codec's decoder at full size
     Dac,
     /// Matrix-vector products over weights that no cache holds
@@ -170,6 +173,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let mut lines = Vec::new();
     if wants(Component::Kernels) {
         lines.extend(kernels::run(&bench)?);
+    }
+    if wants(Component::Backbone) {
+        lines.extend(backbone::run(&bench)?);
     }
     if wants(Component::Dac) {
         lines.extend(dac::run(&bench)?);
