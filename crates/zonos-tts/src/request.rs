@@ -15,6 +15,10 @@ pub const MAX_FADE_MS: f64 = 60_000.0;
 /// speaking-rate bucket of the released model. A text that does not fit even so is refused.
 const FEWEST_FRAMES_PER_BYTE: usize = 2;
 
+/// Further seeds that are tried when a request leaves the seed open and the model ends the speech
+/// before its first frame.
+const FRESH_DRAWS: u32 = 8;
+
 /// A speaking rate to ask for.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SpeakingRate {
@@ -68,7 +72,8 @@ pub struct SpeechRequest {
     pub clean_background: bool,
     /// How codes are drawn.
     pub sampler: SamplerOptions,
-    /// Seed of the draws; `None` draws a fresh one, which [`Plan::seed`] tells.
+    /// Seed of the draws; `None` draws a fresh one, and another when the model ends the speech
+    /// before its first frame with it. [`Speech::seed`](crate::Speech::seed) tells which it was.
     pub seed: Option<u64>,
     /// Most generated frames; `None` is what the context holds.
     pub max_frames: Option<usize>,
@@ -248,6 +253,11 @@ impl SpeechRequest {
             options,
             bound,
             fade_out_ms: self.fade_out_ms,
+            draws_left: if self.seed.is_none() && !self.sampler.greedy {
+                FRESH_DRAWS
+            } else {
+                0
+            },
         })
     }
 }
@@ -261,12 +271,23 @@ pub struct Plan {
     prompt_rows: usize,
     text_bytes: usize,
     bound: usize,
+    draws_left: u32,
 }
 
 impl Plan {
-    /// The seed in use: the request's, or the one drawn for it.
+    /// The request's seed, or the one drawn for it.
     pub fn seed(&self) -> u64 {
         self.options.seed
+    }
+
+    /// Draws another seed, if the request left it open and not too many were drawn already.
+    pub(crate) fn redraw(&mut self) -> bool {
+        if self.draws_left == 0 {
+            return false;
+        }
+        self.draws_left -= 1;
+        self.options.seed = random_seed();
+        true
     }
 
     /// Rows of the prompt.

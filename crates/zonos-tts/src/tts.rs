@@ -151,6 +151,20 @@ impl Tts {
         plan: &Plan,
         on_frame: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Speech, TtsError> {
+        let mut plan = plan.clone();
+        loop {
+            match self.run_once(&plan, on_frame) {
+                Err(TtsError::NoAudio { .. }) if plan.redraw() => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn run_once(
+        &self,
+        plan: &Plan,
+        on_frame: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Speech, TtsError> {
         let began = Instant::now();
         let generation = self.generate(plan, &mut |row| on_frame(row + 1))?;
         let generate = began.elapsed();
@@ -179,6 +193,20 @@ impl Tts {
     /// # Errors
     /// As [`speak_streaming`](Self::speak_streaming).
     pub fn run_streaming(
+        &self,
+        plan: &Plan,
+        on_chunk: &mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
+    ) -> Result<Speech, TtsError> {
+        let mut plan = plan.clone();
+        loop {
+            match self.run_streaming_once(&plan, on_chunk) {
+                Err(TtsError::NoAudio { .. }) if plan.redraw() => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn run_streaming_once(
         &self,
         plan: &Plan,
         on_chunk: &mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,

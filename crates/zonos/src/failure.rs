@@ -4,14 +4,14 @@ use std::io;
 use std::process::ExitCode;
 
 /// The speech was ended by the length bound or the loop breaker, not by the model. Files are kept.
-pub const CUT_SHORT: u8 = 3;
+pub(crate) const CUT_SHORT: u8 = 3;
 
 /// The convention for "ended by an interrupt": 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
 /// Why a command did not do its job.
 #[derive(Debug)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The command line or the text is wrong; nothing was loaded or run. Exit code 2.
     Usage(String),
     /// A file, a device or the run failed. Exit code 1.
@@ -23,21 +23,21 @@ pub enum Failure {
 }
 
 /// What every command returns: the exit code of a run that kept its output.
-pub type Outcome = Result<ExitCode, Failure>;
+pub(crate) type Outcome = Result<ExitCode, Failure>;
 
 impl Failure {
     /// A wrong command line.
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::Usage(message.into())
     }
 
     /// A failed run without a deeper cause.
-    pub fn failed(message: impl Into<String>) -> Self {
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::Failed(anyhow::Error::msg(message.into()))
     }
 
     /// Says on stderr what happened, in one line, and gives the exit code.
-    pub fn announce(self) -> u8 {
+    pub(crate) fn announce(self) -> u8 {
         match self {
             Self::Usage(message) => {
                 say(&message);
@@ -66,7 +66,7 @@ where
 }
 
 /// Turns a write error of stdout into the right failure.
-pub fn stdout_failure(error: io::Error) -> Failure {
+pub(crate) fn stdout_failure(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ReaderLeft
     } else {

@@ -12,7 +12,7 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 static STEPPING: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler for Ctrl-C, SIGTERM and SIGHUP.
-pub fn install() {
+pub(crate) fn install() {
     // Only fails when a handler is already there; then that one decides.
     let _ = ctrlc::set_handler(|| {
         let again = REQUESTED.swap(true, Ordering::SeqCst);
@@ -24,12 +24,12 @@ pub fn install() {
 }
 
 /// Whether the user asked to stop.
-pub fn requested() -> bool {
+pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }
 
 /// Stops here if the user asked to.
-pub fn check() -> Result<(), Failure> {
+pub(crate) fn check() -> Result<(), Failure> {
     if requested() {
         Err(Failure::Interrupted)
     } else {
@@ -39,11 +39,11 @@ pub fn check() -> Result<(), Failure> {
 
 /// While this lives, the command asks [`requested`] by itself and the first Ctrl-C only sets it.
 /// The second one still ends the process at once.
-pub struct Stepping(());
+pub(crate) struct Stepping(());
 
 impl Stepping {
     /// Begins a stretch of work that polls.
-    pub fn begin() -> Self {
+    pub(crate) fn begin() -> Self {
         STEPPING.store(true, Ordering::SeqCst);
         Self(())
     }

@@ -12,7 +12,7 @@ use crate::failure::{Failure, stdout_failure};
 
 /// A file to write, or stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// `-`.
     Stdout,
     /// A path whose folder exists and can be written to.
@@ -24,7 +24,7 @@ impl Target {
     ///
     /// Finds a missing or read-only folder, and a target that is a folder, while nothing has been
     /// computed yet.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
@@ -33,7 +33,7 @@ impl Target {
     }
 
     /// The path, for messages and JSON.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Self::Stdout => "-".to_owned(),
             Self::File(path) => path.display().to_string(),
@@ -43,12 +43,12 @@ impl Target {
 
 /// Checks that `path` can be created or replaced, by creating the temporary file that would become
 /// it and removing that again.
-pub fn check_file(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     Ok(AtomicFile::create(path).map(drop)?)
 }
 
 /// Checks that files can be created in `folder`, by creating and removing one.
-pub fn check_folder(folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
     if !folder.exists() {
         return Err(anyhow!(
             "the folder {} does not exist; create it first",
@@ -75,7 +75,7 @@ pub fn check_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Checks that files can be created in `folder`, or that `folder` itself can be created.
-pub fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
     if folder.exists() {
         check_folder(folder)?;
     } else {
@@ -86,7 +86,7 @@ pub fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Creates the folder that a command fills, or accepts one that is there.
-pub fn make_folder(folder: &Path) -> Result<(), Failure> {
+pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
     check_folder_or_parent(folder)?;
     if folder.exists() {
         return Ok(());
@@ -97,7 +97,7 @@ pub fn make_folder(folder: &Path) -> Result<(), Failure> {
 }
 
 /// The folder that holds `path`; the current one for a bare name.
-pub fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -105,7 +105,7 @@ pub fn folder_of(path: &Path) -> &Path {
 }
 
 /// Refuses two outputs, or an input and an output, that are the same file.
-pub fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
+pub(crate) fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
     let place = |path: &Path| -> PathBuf {
         let folder = folder_of(path);
         let folder = folder
@@ -127,7 +127,7 @@ pub fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
 }
 
 /// Writes a line to stdout.
-pub fn print(line: impl Display) -> Result<(), Failure> {
+pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
@@ -135,12 +135,12 @@ pub fn print(line: impl Display) -> Result<(), Failure> {
 }
 
 /// Writes a value to stdout as indented JSON.
-pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print(format_args!("{value:#}"))
 }
 
 /// Writes a line to stderr; a closed stderr is not an error.
-pub fn note(quiet: bool, line: impl Display) {
+pub(crate) fn note(quiet: bool, line: impl Display) {
     if !quiet {
         let _ = writeln!(io::stderr().lock(), "{line}");
     }

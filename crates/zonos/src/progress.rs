@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar for work counted in codec frames. Draws nothing with `--quiet` or without a terminal.
-pub struct FrameBar {
+pub(crate) struct FrameBar {
     bar: ProgressBar,
     began: Instant,
     frame_seconds: f64,
@@ -13,7 +13,7 @@ pub struct FrameBar {
 
 impl FrameBar {
     /// A bar that ends at `bound` frames at the latest; a frame lasts `frame_seconds` of audio.
-    pub fn new(quiet: bool, label: &'static str, bound: u64, frame_seconds: f64) -> Self {
+    pub(crate) fn new(quiet: bool, label: &'static str, bound: u64, frame_seconds: f64) -> Self {
         let bar = bar(quiet, bound);
         bar.set_style(
             ProgressStyle::with_template("{prefix} [{bar:24}] {msg}")
@@ -29,7 +29,7 @@ impl FrameBar {
     }
 
     /// Shows that `frames` are done.
-    pub fn at(&self, frames: u64) {
+    pub(crate) fn at(&self, frames: u64) {
         if self.bar.is_hidden() {
             return;
         }
@@ -42,17 +42,17 @@ impl FrameBar {
     }
 
     /// Takes the bar away.
-    pub fn done(&self) {
+    pub(crate) fn done(&self) {
         self.bar.finish_and_clear();
     }
 }
 
 /// A bar for bytes, as when a checkpoint is downloaded.
-pub struct ByteBar(ProgressBar);
+pub(crate) struct ByteBar(ProgressBar);
 
 impl ByteBar {
     /// A bar of unknown length until [`at`](Self::at) tells it.
-    pub fn new(quiet: bool) -> Self {
+    pub(crate) fn new(quiet: bool) -> Self {
         let bar = bar(quiet, 0);
         bar.set_style(
             ProgressStyle::with_template(
@@ -65,7 +65,7 @@ impl ByteBar {
     }
 
     /// Shows `done` of `total` bytes of `file`.
-    pub fn at(&self, file: &str, done: u64, total: Option<u64>) {
+    pub(crate) fn at(&self, file: &str, done: u64, total: Option<u64>) {
         if self.0.message() != file {
             self.0.set_message(file.to_owned());
         }
@@ -74,7 +74,7 @@ impl ByteBar {
     }
 
     /// Takes the bar away.
-    pub fn done(&self) {
+    pub(crate) fn done(&self) {
         self.0.finish_and_clear();
     }
 }
@@ -91,7 +91,7 @@ fn bar(quiet: bool, length: u64) -> ProgressBar {
 
 /// Speed of generation, for the bar and for `--json`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rate {
+pub(crate) struct Rate {
     /// Codec frames made in a second of computing.
     pub frames_per_s: f64,
     /// Seconds of computing for a second of audio; below 1 is faster than playing it.
@@ -100,7 +100,7 @@ pub struct Rate {
 
 impl Rate {
     /// The speed of making `frames` in `elapsed`.
-    pub fn of(frames: u64, elapsed: Duration, frame_seconds: f64) -> Self {
+    pub(crate) fn of(frames: u64, elapsed: Duration, frame_seconds: f64) -> Self {
         // A clock that did not move yet must not divide by zero.
         let seconds = elapsed.as_secs_f64().max(1e-9);
         let frames = frames as f64;

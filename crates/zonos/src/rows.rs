@@ -9,7 +9,7 @@ use zonos2::{Sequence, Zonos2Config};
 
 /// Reads prompt rows, `[rows, codebooks + 1]`: audio ids, then the text id. Integers of any width,
 /// or floats that hold integers, as other tools write them.
-pub fn read_rows(
+pub(crate) fn read_rows(
     path: &Path,
     config: &Zonos2Config,
     speaker: Option<Speaker>,

@@ -12,7 +12,7 @@ use crate::output;
 use crate::progress::ByteBar;
 
 /// Names under which the codec is looked for in the model's folder, in this order.
-pub const CODEC_NAMES: [&str; 6] = [
+pub(crate) const CODEC_NAMES: [&str; 6] = [
     "codec",
     "dac",
     "dac.safetensors",
@@ -23,7 +23,7 @@ pub const CODEC_NAMES: [&str; 6] = [
 
 /// What a command that speaks runs on.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// The built-in demo model.
     Demo,
     /// Given weights.
@@ -38,7 +38,7 @@ pub enum Source {
 impl Source {
     /// The demo when neither is given; otherwise both, the codec being found beside the model when
     /// it is not given.
-    pub fn find(model: Option<&str>, codec: Option<&str>) -> Result<Self, Failure> {
+    pub(crate) fn find(model: Option<&str>, codec: Option<&str>) -> Result<Self, Failure> {
         match (model, codec) {
             (None, None) => Ok(Self::Demo),
             (None, Some(codec)) => Err(Failure::usage(format!(
@@ -81,7 +81,7 @@ fn beside(model: &str) -> Option<PathBuf> {
 }
 
 /// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached, with a bar.
-pub fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+pub(crate) fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     if !reference.starts_with("hub:") {
         return Ok(Checkpoint::open(reference)?);
     }
@@ -97,7 +97,10 @@ pub fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
 }
 
 /// Opens a backbone and reads its parameters; its weights stay untouched.
-pub fn open_backbone(reference: &str, quiet: bool) -> Result<(Checkpoint, Zonos2Config), Failure> {
+pub(crate) fn open_backbone(
+    reference: &str,
+    quiet: bool,
+) -> Result<(Checkpoint, Zonos2Config), Failure> {
     let checkpoint = open(reference, quiet)?;
     expect(&checkpoint, ModelKind::Zonos2)?;
     let config = Zonos2::config_of(&checkpoint).map_err(|error| match error {
@@ -112,7 +115,7 @@ pub fn open_backbone(reference: &str, quiet: bool) -> Result<(Checkpoint, Zonos2
 }
 
 /// Opens a codec; its weights stay untouched.
-pub fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+pub(crate) fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     let checkpoint = open(reference, quiet)?;
     expect(&checkpoint, ModelKind::Dac)?;
     Ok(checkpoint)
@@ -133,7 +136,7 @@ fn expect(checkpoint: &Checkpoint, wanted: ModelKind) -> Result<(), Failure> {
 
 /// Says on stderr which weights are NaN or infinite. They are loaded all the same: a value that no
 /// text reaches does no harm, and one that does stops the run with the frame and layer.
-pub fn warn(report: &LoadReport) {
+pub(crate) fn warn(report: &LoadReport) {
     for tensor in &report.non_finite {
         output::note(
             false,

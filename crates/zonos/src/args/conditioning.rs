@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args};
     next_help_heading = "Conditioning",
     group = ArgGroup::new("mode").args(["accurate", "expressive"])
 )]
-pub struct ConditioningArgs {
+pub(crate) struct ConditioningArgs {
     /// Speaking-rate bucket, as a number (0 is the slowest) or a label such as 17-21, or none.
     #[arg(long, value_name = "BUCKET|none", default_value = "none", value_parser = rate)]
     pub speaking_rate: Rate,
@@ -41,7 +41,7 @@ pub struct ConditioningArgs {
 
 /// A speaking rate as typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Rate {
+pub(crate) enum Rate {
     /// No row.
     None,
     /// Bucket number.
@@ -52,7 +52,7 @@ pub enum Rate {
 
 /// `name=value` pairs in the order typed; empty for `none`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pairs<T>(pub Vec<(String, T)>);
+pub(crate) struct Pairs<T>(pub Vec<(String, T)>);
 
 fn rate(text: &str) -> Result<Rate, String> {
     let text = text.trim();

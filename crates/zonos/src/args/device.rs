@@ -6,21 +6,19 @@ use burn::tensor::Device;
 
 use crate::failure::Failure;
 
-const DEVICES: &str = "cpu|flex|ndarray|cuda[:N]|wgpu|vulkan[:N]|metal";
-
 /// The device of the model.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
-pub struct DeviceArgs {
+pub(crate) struct DeviceArgs {
     /// Where the model runs: cpu (= flex), ndarray, cuda[:N], wgpu, vulkan[:N] or metal, as far as
     /// this build has them.
-    #[arg(long, value_name = DEVICES, hide_possible_values = true, default_value = "cpu", env = "ZONOS_DEVICE")]
+    #[arg(long, value_name = "D", default_value = "cpu", env = "ZONOS_DEVICE")]
     pub device: String,
 }
 
 impl DeviceArgs {
     /// Opens the device. A name that this build does not know is a usage error.
-    pub fn open(&self) -> Result<Device, Failure> {
+    pub(crate) fn open(&self) -> Result<Device, Failure> {
         open(&self.device)
     }
 }
@@ -28,7 +26,7 @@ impl DeviceArgs {
 /// The device of the codec, where a command runs both halves.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
-pub struct CodecDeviceArgs {
+pub(crate) struct CodecDeviceArgs {
     /// Where the codec runs [default: the same device].
     #[arg(long, value_name = "D", env = "ZONOS_CODEC_DEVICE")]
     pub codec_device: Option<String>,
@@ -36,12 +34,12 @@ pub struct CodecDeviceArgs {
 
 impl CodecDeviceArgs {
     /// The device's name, `main` when none was given.
-    pub fn name<'a>(&'a self, main: &'a DeviceArgs) -> &'a str {
+    pub(crate) fn name<'a>(&'a self, main: &'a DeviceArgs) -> &'a str {
         self.codec_device.as_deref().unwrap_or(&main.device)
     }
 
     /// Opens the device.
-    pub fn open(&self, main: &DeviceArgs) -> Result<Device, Failure> {
+    pub(crate) fn open(&self, main: &DeviceArgs) -> Result<Device, Failure> {
         open(self.name(main))
     }
 }

@@ -7,7 +7,7 @@ use super::number::between;
 /// When speech is ended for the model. Both endings exit with code 3 and keep the file.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Limits")]
-pub struct LimitArgs {
+pub(crate) struct LimitArgs {
     /// Bound the speech to this many frames a byte of text; 0 = no bound. Slow speech reaches 11.
     #[arg(long, value_name = "N", default_value = "24", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub frames_per_byte: u32,

@@ -14,15 +14,15 @@ mod text;
 mod voice;
 mod weights;
 
-pub use conditioning::{ConditioningArgs, Rate};
-pub use device::{CodecDeviceArgs, DeviceArgs};
-pub use limits::LimitArgs;
+pub(crate) use conditioning::{ConditioningArgs, Rate};
+pub(crate) use device::{CodecDeviceArgs, DeviceArgs};
+pub(crate) use limits::LimitArgs;
 pub(crate) use number::fade_ms;
-pub use request::{prompt_request, request};
-pub use sampling::SamplingArgs;
-pub use text::read_text;
-pub use voice::VoiceArgs;
-pub use weights::{CodecArgs, ModelArgs};
+pub(crate) use request::{prompt_request, request};
+pub(crate) use sampling::SamplingArgs;
+pub(crate) use text::read_text;
+pub(crate) use voice::VoiceArgs;
+pub(crate) use weights::{CodecArgs, ModelArgs};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -33,7 +33,7 @@ use crate::commands;
 #[command(
     name = "zonos",
     version,
-    about,
+    about = "Text to speech with ZONOS2 and DAC, and tools for their checkpoints",
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true,
@@ -52,7 +52,7 @@ Exit codes:
   3    the length bound or the loop breaker ended the speech; the file is kept
   130  interrupted (Ctrl-C); no file was written"
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -64,7 +64,7 @@ pub struct Cli {
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
-pub struct GlobalArgs {
+pub(crate) struct GlobalArgs {
     /// No progress bar and no notes on stderr; errors still show.
     #[arg(long, short, global = true)]
     pub quiet: bool,
@@ -78,7 +78,7 @@ pub struct GlobalArgs {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Speak a text into a WAV file.
     Tts(commands::tts::TtsArgs),
     /// Write the prompt rows of a text, as the backbone sees them.

@@ -6,7 +6,7 @@ use zonos2::limits::seconds_to_frames;
 use super::{ConditioningArgs, LimitArgs, Rate, SamplingArgs};
 
 /// The request of these flags, text and voice still empty.
-pub fn request(
+pub(crate) fn request(
     conditioning: &ConditioningArgs,
     sampling: &SamplingArgs,
     limits: &LimitArgs,
@@ -25,7 +25,7 @@ pub fn request(
 }
 
 /// The part of a request that shapes the prompt.
-pub fn prompt_request(conditioning: &ConditioningArgs) -> SpeechRequest {
+pub(crate) fn prompt_request(conditioning: &ConditioningArgs) -> SpeechRequest {
     let mut request = SpeechRequest::new("");
     request.speaking_rate = match &conditioning.speaking_rate {
         Rate::None => None,
@@ -51,7 +51,7 @@ pub fn prompt_request(conditioning: &ConditioningArgs) -> SpeechRequest {
 
 impl SamplingArgs {
     /// The sampler's options.
-    pub fn options(&self) -> SamplerOptions {
+    pub(crate) fn options(&self) -> SamplerOptions {
         SamplerOptions {
             temperature: self.temperature as f32,
             top_k: i64::from(self.top_k),

@@ -7,7 +7,7 @@ use super::number::between;
 /// Sampler flags. Defaults are those of the original library.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Sampling")]
-pub struct SamplingArgs {
+pub(crate) struct SamplingArgs {
     /// Seed of the random draws; the same seed gives the same audio on the same build and device.
     /// Without one a fresh seed is drawn and reported.
     #[arg(long, value_name = "N", env = "ZONOS_SEED")]

@@ -11,7 +11,7 @@ const MOST: u64 = 64 << 20;
 /// The argument itself, or all of stdin for `-`.
 ///
 /// Both must be UTF-8. One final line break of stdin, which `echo` adds, is not part of the text.
-pub fn read_text(argument: &OsStr) -> Result<String, Failure> {
+pub(crate) fn read_text(argument: &OsStr) -> Result<String, Failure> {
     if argument != "-" {
         return utf8(argument.as_encoded_bytes().to_vec(), "the text").map_err(Failure::usage);
     }

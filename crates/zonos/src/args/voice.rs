@@ -9,7 +9,7 @@ use zonos2::{SpeakerVector, Zonos2Config};
 /// The speaker vector.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Voice")]
-pub struct VoiceArgs {
+pub(crate) struct VoiceArgs {
     /// Speaker vector as .npy: [D], or [N, D] to average; D is 2048 for the released model.
     #[arg(long, value_name = "EMB.npy")]
     pub speaker: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub struct VoiceArgs {
 
 impl VoiceArgs {
     /// Reads the vector, if one is named, and checks it against the model's length.
-    pub fn load(&self, config: &Zonos2Config) -> anyhow::Result<Option<Speaker>> {
+    pub(crate) fn load(&self, config: &Zonos2Config) -> anyhow::Result<Option<Speaker>> {
         let Some(path) = &self.speaker else {
             return Ok(None);
         };

@@ -5,7 +5,7 @@ use clap::Args;
 /// The backbone checkpoint of a command that needs one.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Weights")]
-pub struct ModelArgs {
+pub(crate) struct ModelArgs {
     /// ZONOS2 checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision].
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_MODEL")]
     pub model: String,
@@ -14,7 +14,7 @@ pub struct ModelArgs {
 /// The codec checkpoint of a command that needs one.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Weights")]
-pub struct CodecArgs {
+pub(crate) struct CodecArgs {
     /// DAC checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision].
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_CODEC")]
     pub model: String,

@@ -15,14 +15,14 @@ Examples:
   zonos completions bash > ~/.local/share/bash-completion/completions/zonos
   zonos completions zsh  > ~/.zfunc/_zonos
   zonos completions fish > ~/.config/fish/completions/zonos.fish")]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_enum)]
     shell: Shell,
 }
 
 /// Runs the command.
-pub fn run(args: &CompletionsArgs) -> Outcome {
+pub(crate) fn run(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "zonos", &mut script);
     std::io::Write::write_all(&mut std::io::stdout().lock(), &script).map_err(stdout_failure)?;

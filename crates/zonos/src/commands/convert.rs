@@ -23,7 +23,7 @@ params.json or config.json beside the input goes into the file, which is then co
 Examples:
   zonos convert model.pth model.safetensors
   zonos convert weights_44khz_8kbps.pth dac.bpk")]
-pub struct ConvertArgs {
+pub(crate) struct ConvertArgs {
     /// Checkpoint to read: a file, a folder or hub:owner/name.
     #[arg(value_name = "IN")]
     input: String,
@@ -33,7 +33,7 @@ pub struct ConvertArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
     let known = args
         .output
         .extension()

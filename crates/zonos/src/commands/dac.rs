@@ -28,7 +28,11 @@ const MARKERS: [i32; 2] = [1024, 1025];
 
 /// Arguments of `zonos dac`.
 #[derive(Debug, Args)]
-pub struct DacArgs {
+#[command(after_help = "\
+Examples:
+  zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth
+  zonos dac seam codes.npy --model weights_44khz_8kbps.pth")]
+pub(crate) struct DacArgs {
     #[command(subcommand)]
     command: DacCommand,
 }
@@ -98,7 +102,7 @@ struct SeamArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &DacArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &DacArgs, global: &GlobalArgs) -> Outcome {
     match &args.command {
         DacCommand::Decode(args) => decode(args, global),
         DacCommand::Seam(args) => seam(args, global),
@@ -239,7 +243,7 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
 }
 
 /// The largest difference between streamed and whole samples that a device may show.
-pub fn seam_tolerance(device: &str) -> f32 {
+pub(crate) fn seam_tolerance(device: &str) -> f32 {
     match device.to_ascii_lowercase().as_str() {
         "cpu" | "flex" => 0.0,
         _ => 1e-6,
@@ -247,7 +251,7 @@ pub fn seam_tolerance(device: &str) -> f32 {
 }
 
 /// Decodes in blocks. `step` hears how many frames have gone in, and can stop.
-pub fn streamed(
+pub(crate) fn streamed(
     codec: &Dac,
     codes: &Codes,
     block: usize,

@@ -21,13 +21,13 @@ Example:
   zonos demo-checkpoint demo
   zonos inspect demo
   zonos tts \"Hello, world.\" -o hello.wav --model demo")]
-pub struct DemoCheckpointArgs {
+pub(crate) struct DemoCheckpointArgs {
     /// Folder to write into; created when it does not exist.
     dir: PathBuf,
 }
 
 /// Runs the command.
-pub fn run(args: &DemoCheckpointArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &DemoCheckpointArgs, global: &GlobalArgs) -> Outcome {
     output::make_folder(&args.dir)?;
     let paths = write_demo_checkpoint(&args.dir)?;
     if global.json {

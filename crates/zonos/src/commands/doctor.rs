@@ -38,7 +38,7 @@ here. Exit code 1 when a check fails.
 Examples:
   zonos doctor
   zonos doctor --device vulkan:0 --json")]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     #[command(flatten)]
     device: DeviceArgs,
 }
@@ -50,7 +50,7 @@ struct Check {
 }
 
 /// Runs the command.
-pub fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     let name = args.device.device.as_str();
     let demo = DemoCheckpoint::create()?;

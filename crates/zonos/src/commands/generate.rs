@@ -36,7 +36,7 @@ Example:
   zonos prompt \"Hello, world.\" ids.npy --model zonos2
   zonos generate ids.npy codes.npy --model zonos2 --greedy --max-frames 400
   zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth")]
-pub struct GenerateArgs {
+pub(crate) struct GenerateArgs {
     /// Prompt rows, [rows, 10] whole numbers, as `zonos prompt` writes them.
     #[arg(value_name = "IDS.npy")]
     ids: PathBuf,
@@ -64,7 +64,7 @@ pub struct GenerateArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::distinct(&[("IDS.npy", &args.ids), ("CODES.npy", &args.codes)])?;
     output::check_file(&args.codes)?;
@@ -178,7 +178,7 @@ pub fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
 }
 
 /// The file beside sheared codes that holds the frame at which speech ends.
-pub fn eos_path(codes: &Path) -> PathBuf {
+pub(crate) fn eos_path(codes: &Path) -> PathBuf {
     let mut name = codes.as_os_str().to_owned();
     name.push(".eos.npy");
     PathBuf::from(name)

@@ -23,7 +23,7 @@ Examples:
   zonos inspect zonos2 --json | jq '.tensors[0]'
   zonos inspect zonos2 --check
       also read every value and look for NaN and infinity")]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// Checkpoint: a file, a folder or hub:owner/name.
     #[arg(value_name = "FILE|DIR|hub:ID")]
     checkpoint: String,
@@ -33,7 +33,7 @@ pub struct InspectArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
     let checkpoint = weights::open(&args.checkpoint, global.quiet)?;
     let contents = inspect(&checkpoint, args.check)?;
     let kind = contents.model;

@@ -15,13 +15,13 @@ use crate::output;
 #[command(after_help = "\
 Example:
   zonos man ~/.local/share/man/man1 && man zonos-tts")]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Folder to write into; created when it does not exist.
     dir: PathBuf,
 }
 
 /// Runs the command.
-pub fn run(args: &ManArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &ManArgs, global: &GlobalArgs) -> Outcome {
     output::make_folder(&args.dir)?;
     clap_mangen::generate_to(Cli::command(), &args.dir)
         .with_context(|| format!("cannot write manual pages into {}", args.dir.display()))?;

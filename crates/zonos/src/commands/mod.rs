@@ -1,16 +1,16 @@
 //! One file per command, and what surrounds all of them.
 
-pub mod completions;
-pub mod convert;
-pub mod dac;
-pub mod demo_checkpoint;
-pub mod doctor;
-pub mod generate;
-pub mod inspect;
-pub mod man;
-pub mod prompt;
-pub mod tts;
-pub mod validate;
+pub(crate) mod completions;
+pub(crate) mod convert;
+pub(crate) mod dac;
+pub(crate) mod demo_checkpoint;
+pub(crate) mod doctor;
+pub(crate) mod generate;
+pub(crate) mod inspect;
+pub(crate) mod man;
+pub(crate) mod prompt;
+pub(crate) mod tts;
+pub(crate) mod validate;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt;
 
 /// Parses the command line, runs the command and turns its outcome into an exit code.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     // clap prints its own message and exits with 2; `--help` and `--version` exit with 0.
     let cli = Cli::parse();
     interrupt::install();

@@ -22,7 +22,7 @@ give the same vector to `zonos generate` or `zonos validate`.
 Example:
   zonos prompt \"Hello, world.\" ids.npy --model zonos2 --speaking-rate 4
   zonos generate ids.npy codes.npy --model zonos2 --seed 7")]
-pub struct PromptArgs {
+pub(crate) struct PromptArgs {
     /// The text; - reads it from stdin.
     text: OsString,
     /// File to write.
@@ -37,7 +37,7 @@ pub struct PromptArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.ids)?;
     let mut request = prompt_request(&args.conditioning);
     request.text = read_text(&args.text)?;

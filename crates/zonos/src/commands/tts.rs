@@ -45,7 +45,7 @@ and invisible characters alone is refused.
 
 When the model does not end the speech, the length bound or the loop breaker does: the file is kept,
 stderr and \"ended_by\" in --json say so, and the exit code is 3.")]
-pub struct TtsArgs {
+pub(crate) struct TtsArgs {
     /// The text to speak; - reads it from stdin.
     text: OsString,
     /// WAV file to write (16 bit, mono); - streams to stdout.
@@ -89,7 +89,7 @@ pub struct TtsArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     let began = Instant::now();
     // Everything that needs no weights is checked first, the cheapest first.
     let source = Source::find(args.model.as_deref(), args.codec.as_deref())?;
@@ -132,12 +132,6 @@ pub fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     reports.iter().for_each(weights::warn);
     let loaded = began.elapsed();
 
-    if request.seed.is_none() && !args.sampling.greedy {
-        output::note(
-            global.quiet || global.json,
-            format_args!("seed {} (none was given)", plan.seed()),
-        );
-    }
     let stepping = Stepping::begin();
     let speech = speak(&tts, &plan, &target, global.quiet)?;
     interrupt::check()?;
@@ -222,7 +216,7 @@ fn go_on() -> ControlFlow<()> {
 
 /// A wrong request is the command line's fault; a wrong voice is its file's, and anything else is a
 /// failed run.
-pub fn refused(error: TtsError) -> Failure {
+pub(crate) fn refused(error: TtsError) -> Failure {
     if error.is_request_error() && !matches!(error, TtsError::Voice(_)) {
         Failure::usage(error.to_string())
     } else {
@@ -289,12 +283,17 @@ fn report(
     output::note(
         global.quiet,
         format_args!(
-            "{}: {seconds:.2} s of audio in {:.2} s ({:.1} frames/s, real-time factor {:.2}), seed {}",
+            "{}: {seconds:.2} s of audio in {:.2} s ({:.1} frames/s, real-time factor {:.2}), seed {}{}",
             target.name(),
             speech.timings.total.as_secs_f64(),
             rate.frames_per_s,
             rate.real_time_factor,
-            speech.seed
+            speech.seed,
+            if args.sampling.seed.is_none() && !args.sampling.greedy {
+                " (drawn; --seed makes the same audio again)"
+            } else {
+                ""
+            }
         ),
     );
     Ok(())

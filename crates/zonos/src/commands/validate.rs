@@ -27,7 +27,7 @@ logits [rows, 9, 1026]. Floats are <f4, ids <i4.
 Example:
   zonos prompt \"Hello, world.\" ids.npy --model zonos2
   zonos validate ids.npy out --model zonos2 && ls out")]
-pub struct ValidateArgs {
+pub(crate) struct ValidateArgs {
     /// Rows, [rows, 10] whole numbers: a prompt, or a prompt and generated rows.
     #[arg(value_name = "IDS.npy")]
     ids: PathBuf,
@@ -43,7 +43,7 @@ pub struct ValidateArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
+pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// The command, without settings of the environment it runs in.
-pub fn zonos() -> Command {
+pub(crate) fn zonos() -> Command {
     let mut command = Command::cargo_bin("zonos").expect("the binary is built with the tests");
     for name in [
         "ZONOS_MODEL",
@@ -33,36 +33,36 @@ pub fn zonos() -> Command {
 }
 
 /// A folder with a demo model in `model`, for one test.
-pub struct Work {
+pub(crate) struct Work {
     dir: TempDir,
 }
 
 impl Work {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         zonos_tts::demo::write_demo_checkpoint(dir.path().join("model")).expect("the demo model");
         Self { dir }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The path as an argument.
-    pub fn arg(&self, name: &str) -> String {
+    pub(crate) fn arg(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    pub fn model(&self) -> String {
+    pub(crate) fn model(&self) -> String {
         self.arg("model")
     }
 
-    pub fn codec(&self) -> String {
+    pub(crate) fn codec(&self) -> String {
         self.arg("model/codec/weights.pth")
     }
 
     /// Everything in the folder, to see that a refused command leaves it as it was.
-    pub fn entries(&self) -> BTreeSet<PathBuf> {
+    pub(crate) fn entries(&self) -> BTreeSet<PathBuf> {
         fn walk(dir: &Path, found: &mut BTreeSet<PathBuf>) {
             for entry in fs::read_dir(dir).expect("a readable folder") {
                 let path = entry.expect("an entry").path();
@@ -79,11 +79,16 @@ impl Work {
 
     /// Runs the command and checks that it refuses: the exit code, one line of error that holds
     /// every needle, and no file more than before.
-    pub fn refuses(&self, code: i32, needles: &[&str], arguments: &[&str]) -> String {
+    pub(crate) fn refuses(&self, code: i32, needles: &[&str], arguments: &[&str]) -> String {
         self.refuses_with(zonos().args(arguments), code, needles)
     }
 
-    pub fn refuses_with(&self, command: &mut Command, code: i32, needles: &[&str]) -> String {
+    pub(crate) fn refuses_with(
+        &self,
+        command: &mut Command,
+        code: i32,
+        needles: &[&str],
+    ) -> String {
         let before = self.entries();
         let output = command.output().expect("the command runs");
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -113,7 +118,7 @@ impl Work {
 }
 
 /// Runs the command and checks its exit code.
-pub fn run(code: i32, arguments: &[&str]) -> Output {
+pub(crate) fn run(code: i32, arguments: &[&str]) -> Output {
     let output = zonos().args(arguments).output().expect("the command runs");
     assert_eq!(
         output.status.code(),
@@ -125,7 +130,7 @@ pub fn run(code: i32, arguments: &[&str]) -> Output {
 }
 
 /// Runs the command with `--json` and reads what it prints.
-pub fn run_json(code: i32, arguments: &[&str]) -> Value {
+pub(crate) fn run_json(code: i32, arguments: &[&str]) -> Value {
     let mut with_json = arguments.to_vec();
     with_json.push("--json");
     let output = run(code, &with_json);
@@ -138,7 +143,7 @@ pub fn run_json(code: i32, arguments: &[&str]) -> Value {
 }
 
 /// The samples of a 16-bit mono WAV file with a 44-byte header, and the sample rate.
-pub fn wav(bytes: &[u8]) -> (Vec<i16>, u32) {
+pub(crate) fn wav(bytes: &[u8]) -> (Vec<i16>, u32) {
     assert_eq!(
         (&bytes[..4], &bytes[8..16]),
         (&b"RIFF"[..], &b"WAVEfmt "[..])
@@ -153,7 +158,7 @@ pub fn wav(bytes: &[u8]) -> (Vec<i16>, u32) {
 }
 
 /// A tensor of a safetensors file: dtype, shape, bytes.
-pub fn tensor(path: &Path, name: &str) -> (String, Vec<usize>, Vec<u8>) {
+pub(crate) fn tensor(path: &Path, name: &str) -> (String, Vec<usize>, Vec<u8>) {
     let bytes = fs::read(path).expect("a safetensors file");
     let (header, start) = header(&bytes);
     let info = &header[name];
@@ -170,7 +175,7 @@ pub fn tensor(path: &Path, name: &str) -> (String, Vec<usize>, Vec<u8>) {
 }
 
 /// Changes the bytes of a tensor in a safetensors file.
-pub fn edit_tensor(path: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
+pub(crate) fn edit_tensor(path: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
     let mut bytes = fs::read(path).expect("a safetensors file");
     let (header, start) = header(&bytes);
     let offsets = header[name]["data_offsets"].clone();
@@ -180,7 +185,7 @@ pub fn edit_tensor(path: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
 }
 
 /// Changes the header of a safetensors file; offsets stay valid.
-pub fn edit_header(path: &Path, edit: impl FnOnce(&mut Value)) {
+pub(crate) fn edit_header(path: &Path, edit: impl FnOnce(&mut Value)) {
     let bytes = fs::read(path).expect("a safetensors file");
     let (mut header, start) = header(&bytes);
     edit(&mut header);
@@ -199,7 +204,7 @@ fn header(bytes: &[u8]) -> (Value, usize) {
 }
 
 /// Makes the end of audio unreachable: its logit is always 0, far below the best one's.
-pub fn never_end(model: &Path) {
+pub(crate) fn never_end(model: &Path) {
     const CODEBOOKS: usize = 9;
     const VOCABULARY: usize = 1026;
     const END: usize = 1024;
@@ -217,12 +222,12 @@ pub fn never_end(model: &Path) {
 }
 
 /// The repository's fixtures.
-pub fn fixtures() -> PathBuf {
+pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures")
 }
 
 /// Little-endian 32-bit integers.
-pub fn i32s(bytes: &[u8]) -> Vec<i32> {
+pub(crate) fn i32s(bytes: &[u8]) -> Vec<i32> {
     bytes
         .as_chunks::<4>()
         .0
@@ -232,7 +237,7 @@ pub fn i32s(bytes: &[u8]) -> Vec<i32> {
 }
 
 /// Little-endian 32-bit floats.
-pub fn f32s(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn f32s(bytes: &[u8]) -> Vec<f32> {
     bytes
         .as_chunks::<4>()
         .0
