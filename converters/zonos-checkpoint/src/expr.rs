@@ -1,5 +1,7 @@
 //! How a model's tensor is put together from tensors of a file: shapes first, values when asked.
 
+use std::ops::Range;
+
 use burn::tensor::{Bytes, DType, TensorData};
 
 use crate::tensor::{Entry, aligned, row_major};
@@ -98,6 +100,48 @@ impl Expr {
                 inner.shape.swap(*a, *b);
                 Ok(inner)
             }
+        }
+    }
+
+    pub(crate) fn rank(&self, entries: &[Entry]) -> usize {
+        self.signature(entries).map_or(0, |s| s.shape.len())
+    }
+
+    /// Entries `rows` of the first axis, read without reading the others where the expression
+    /// allows it. The range lies within the axis.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Self {
+        let inner = |e: &Self| e.rows(rows.clone());
+        match self {
+            Self::Stack(parts) if !rows.is_empty() => Self::Stack(parts[rows].to_vec()),
+            Self::Concat(parts, axis) if *axis > 0 => {
+                Self::Concat(parts.iter().map(inner).collect(), *axis)
+            }
+            Self::Interleave(parts, axis) if *axis > 0 => {
+                Self::Interleave(Box::new([inner(&parts[0]), inner(&parts[1])]), *axis)
+            }
+            Self::InterleaveHalves(of, axis) if *axis > 0 => {
+                Self::InterleaveHalves(Box::new(inner(of)), *axis)
+            }
+            Self::Transpose(of, a, b) if *a > 0 && *b > 0 => {
+                Self::Transpose(Box::new(inner(of)), *a, *b)
+            }
+            Self::Slice {
+                of,
+                axis,
+                start,
+                len,
+            } if *axis > 0 => Self::Slice {
+                of: Box::new(inner(of)),
+                axis: *axis,
+                start: *start,
+                len: *len,
+            },
+            whole => Self::Slice {
+                of: Box::new(whole.clone()),
+                axis: 0,
+                start: rows.start,
+                len: rows.len(),
+            },
         }
     }
 

@@ -139,7 +139,7 @@ impl LoadOptions {
 #[non_exhaustive]
 pub enum LoadError {
     /// The checkpoint does not fit the model.
-    #[error("{}: does not fit the model: {}{}", report.checkpoint, report.summary(), hint(*kind))]
+    #[error("{}: does not fit the model: {}{}", report.checkpoint, report.summary(), hint(report, *kind))]
     NotClean {
         /// Everything that is wrong.
         report: Box<LoadReport>,
@@ -186,9 +186,11 @@ impl LoadError {
     }
 }
 
-fn hint(kind: ModelKind) -> String {
+/// When little of the file fits, it is probably another model's.
+fn hint(report: &LoadReport, kind: ModelKind) -> String {
     match kind {
         ModelKind::Unknown => String::new(),
+        _ if report.matched.len() > report.missing.len() => String::new(),
         known => format!("; the file looks like: {known}"),
     }
 }
@@ -597,16 +599,28 @@ impl<'a> Loader<'a> {
     ///
     /// As [`Loader::data`]; also when `rows` ends beyond the axis.
     pub fn data_rows(&self, name: &str, rows: Range<usize>) -> Result<TensorData, LoadError> {
-        let data = self.stored(name)?;
-        let shape = data.shape().to_vec();
-        let fits = shape
+        let slot = self.slot(name)?;
+        let fits = slot
+            .shape
             .first()
             .is_some_and(|&n| rows.start <= rows.end && rows.end <= n);
         if !fits {
-            return Err(self.rank(name, &shape, format!("rows {}..{}", rows.start, rows.end)));
+            let asked = format!("rows {}..{}", rows.start, rows.end);
+            return Err(self.rank(name, &slot.shape, asked));
         }
-        let part = expr::slice(data, &shape, 0, rows.start, rows.end - rows.start)
-            .map_err(|reason| CheckpointError::malformed(self.checkpoint.path(), reason))?;
+        let mut shape = slot.shape.clone();
+        shape[0] = rows.len();
+        let part = match &slot.source {
+            // Only what these rows are made of is read.
+            Source::Plain(expr) if expr.rank(self.checkpoint.entries()) == slot.shape.len() => {
+                reshape(expr.rows(rows).eval(self.checkpoint)?, &shape)
+            }
+            _ => {
+                let whole = self.stored(name)?;
+                expr::slice(whole, &slot.shape, 0, rows.start, rows.len())
+                    .map_err(|reason| CheckpointError::malformed(self.checkpoint.path(), reason))?
+            }
+        };
         if self.keeps(part.dtype()) {
             Ok(part)
         } else {

@@ -34,11 +34,13 @@ struct Repo {
     mode: Mode,
     token: Option<String>,
     cuts: usize,
+    /// The other server.
+    storage: String,
     log: Vec<String>,
 }
 
-/// A hub: files over 1000 bytes answer with a redirect to `/cdn/` and are named by their SHA-256,
-/// as large files are.
+/// A hub: files over 1000 bytes answer with a redirect to another server and are named by their
+/// SHA-256, as large files are.
 struct Server {
     url: String,
     repo: Arc<Mutex<Repo>>,
@@ -46,8 +48,9 @@ struct Server {
 
 impl Server {
     fn start(files: &[(&str, Vec<u8>)], mode: Mode) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [url, storage] =
+            [0, 1].map(|i| format!("http://{}", listeners[i].local_addr().unwrap()));
         let repo = Arc::new(Mutex::new(Repo {
             files: files
                 .iter()
@@ -56,17 +59,20 @@ impl Server {
             mode,
             token: None,
             cuts: 0,
+            storage,
             log: Vec::new(),
         }));
-        let shared = repo.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let repo = shared.clone();
-                std::thread::spawn(move || {
-                    let _ = serve(stream, &repo);
-                });
-            }
-        });
+        for listener in listeners {
+            let shared = repo.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let repo = shared.clone();
+                    std::thread::spawn(move || {
+                        let _ = serve(stream, &repo);
+                    });
+                }
+            });
+        }
         Self { url, repo }
     }
 
@@ -160,7 +166,8 @@ fn answer(
         .collect();
     if large && cdn.is_none() {
         let head = format!(
-            "Location: /cdn/{name}\r\nX-Linked-ETag: \"{hash}\"\r\nX-Linked-Size: {}\r\nX-Repo-Commit: {COMMIT}\r\n",
+            "Location: {}/cdn/{name}\r\nX-Linked-ETag: \"{hash}\"\r\nX-Linked-Size: {}\r\nX-Repo-Commit: {COMMIT}\r\n",
+            repo.storage,
             bytes.len()
         );
         return ("302 Found".into(), head, Vec::new(), usize::MAX);

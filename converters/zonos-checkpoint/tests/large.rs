@@ -170,7 +170,6 @@ fn sparse_pth(path: &Path) {
     tail.extend(1u32.to_le_bytes());
     tail.extend(b"PK\x05\x06\0\0\0\0");
     tail.extend([0xff; 12]);
-    tail.extend([0xff; 4]);
     tail.extend(0u16.to_le_bytes());
     file.write_all(&tail).unwrap();
 }

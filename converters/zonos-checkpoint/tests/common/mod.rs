@@ -6,43 +6,43 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{Device, TensorData};
 use zonos_checkpoint::Checkpoint;
 
-pub fn fixtures() -> PathBuf {
+pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures")
 }
 
-pub fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     fixtures().join(name)
 }
 
 /// A `.pth` or `.safetensors` made by `validation/fixtures/checkpoint/make.py`.
-pub fn made(name: &str) -> PathBuf {
+pub(crate) fn made(name: &str) -> PathBuf {
     fixtures().join("checkpoint").join(name)
 }
 
-pub fn open(path: impl AsRef<Path>) -> Checkpoint {
+pub(crate) fn open(path: impl AsRef<Path>) -> Checkpoint {
     let path = path.as_ref();
     Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-pub fn device() -> Device {
+pub(crate) fn device() -> Device {
     Device::flex()
 }
 
 /// Equal dtype, shape and bits.
-pub fn assert_same(name: &str, a: &TensorData, b: &TensorData) {
+pub(crate) fn assert_same(name: &str, a: &TensorData, b: &TensorData) {
     assert_eq!(a.dtype(), b.dtype(), "{name}");
     assert_eq!(a.shape(), b.shape(), "{name}");
     assert!(a.bytes()[..] == b.bytes()[..], "{name}: values differ");
 }
 
-pub fn floats(data: TensorData) -> Vec<f32> {
+pub(crate) fn floats(data: TensorData) -> Vec<f32> {
     data.try_cast(burn::tensor::DType::F32)
         .and_then(|d| d.try_into_vec::<f32>())
         .unwrap()
 }
 
 /// The error's text, checked to be one line.
-pub fn error(path: impl AsRef<Path>) -> String {
+pub(crate) fn error(path: impl AsRef<Path>) -> String {
     let path = path.as_ref();
     let text = match Checkpoint::open(path) {
         Ok(_) => panic!("{} opened", path.display()),
@@ -53,7 +53,7 @@ pub fn error(path: impl AsRef<Path>) -> String {
 }
 
 /// A safetensors file of f32 tensors, each filled with one value.
-pub fn write_safetensors(path: &Path, tensors: &[(&str, &[usize], f32)]) {
+pub(crate) fn write_safetensors(path: &Path, tensors: &[(&str, &[usize], f32)]) {
     let mut header = serde_json::Map::new();
     let mut data = Vec::new();
     for (name, shape, value) in tensors {
