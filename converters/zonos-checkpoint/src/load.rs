@@ -197,6 +197,8 @@ fn hint(report: &LoadReport, kind: ModelKind) -> String {
 
 /// A weight as the file and [`WeightNormPolicy`] have it.
 #[derive(Debug, Clone)]
+// Made once a layer while loading, so its size does not matter.
+#[allow(clippy::large_enum_variant)]
 pub enum WeightNormed<const D: usize> {
     /// The effective weight.
     Folded(Tensor<D>),
