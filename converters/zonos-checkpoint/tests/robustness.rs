@@ -21,6 +21,14 @@ fn exercise_bytes(dir: &Path, bytes: &[u8]) {
     fs::remove_file(&file).unwrap();
 }
 
+/// The most memory this process has had, in bytes (Linux).
+fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|l| l.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
+
 /// Opens and reads everything.
 fn exercise(path: &Path) {
     let Ok(checkpoint) = Checkpoint::open(path) else {
@@ -89,6 +97,12 @@ fn wrong_bytes_in_every_container_are_handled() {
             let mut copy = bytes.clone();
             copy[at] ^= [0x01, 0x80, 0xff][at % 3];
             exercise_bytes(dir.path(), &copy);
+            // All files together are under 100 KB; broadcast views may add what `exercise` allows.
+            assert!(
+                peak_memory() < 512 << 20,
+                "byte {at}: {} bytes of memory",
+                peak_memory()
+            );
         }
     }
 }
