@@ -5,8 +5,9 @@
 //! and writing zeros where the signal has ended; then small blocks of output channels by vectors of
 //! time accumulate over input channels and taps, weights read where the checkpoint put them.
 //!
-//! Every output is the sum `bias + w[o,0,0] x + w[o,0,1] x + ...` in that order, one fused
-//! multiply-add a term, and the residual last: how the work is cut does not show in the bits.
+//! Every output is `bias + block + block + ... + residual` in that order, a block being the sum over
+//! some input channels and all taps, one fused multiply-add a term. Blocks depend on the weight's
+//! shape alone, so how the work is cut does not show in the bits.
 
 use std::cell::Cell;
 
@@ -16,8 +17,9 @@ use super::rows::{Rows, SharedOutput};
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::snake::snake_row;
 
-/// Input channels that an item keeps in its scratch buffer at a time.
-const CHANNEL_BLOCK: usize = 128;
+/// Products that are summed before the sum is added to the output: short sums lose less to rounding
+/// than one long one, and the inputs and weights of one of them fit the first-level cache.
+const TERMS: usize = 224;
 
 /// Outputs that an item computes, where that leaves it at least 64 positions long: about 100 KB.
 const OUTPUTS: usize = 96 * 1024;
@@ -168,7 +170,7 @@ impl Kernel for Item<'_> {
         let (taps, halo, channels) = (conv.taps, conv.halo(), conv.x.channels);
         let steps = (self.time.end - self.time.start).next_multiple_of(4 * S::LANES);
         let width = steps + halo;
-        let block = channels.min(CHANNEL_BLOCK);
+        let block = (TERMS / taps).clamp(1, channels);
         let mut scratch = take_scratch(block * width);
         for first in (0..channels).step_by(block) {
             let last = (first + block).min(channels);
@@ -282,13 +284,6 @@ impl Pass<'_, '_> {
             // vectors can be read at every tap; outputs beyond `valid` go through `edge`.
             unsafe {
                 let mut acc: [[S::V; NR]; MR] = [[S::zero(); NR]; MR];
-                for (i, row) in acc.iter_mut().enumerate() {
-                    if self.first {
-                        *row = [S::splat(*conv.bias.get_unchecked(o + i)); NR];
-                    } else {
-                        *row = load_edge::<S, NR>(y.at(*batch, o + i, t), valid);
-                    }
-                }
                 // With one tap, channels are steps of a single longer loop.
                 let (channels, taps, dilation) = match conv.taps {
                     1 => (1, self.channels, self.width),
@@ -305,6 +300,14 @@ impl Pass<'_, '_> {
                     dilation,
                 );
                 for (i, row) in acc.iter_mut().enumerate() {
+                    let before = if self.first {
+                        [S::splat(*conv.bias.get_unchecked(o + i)); NR]
+                    } else {
+                        load_edge::<S, NR>(y.at(*batch, o + i, t), valid)
+                    };
+                    for j in 0..NR {
+                        row[j] = S::add(before[j], row[j]);
+                    }
                     if let (true, Some(residual)) = (self.last, &conv.residual) {
                         let r = residual.row(*batch, o + i)[t..].as_ptr();
                         let r = load_edge::<S, NR>(r, valid);

@@ -7,7 +7,8 @@
 //!
 //! An item holds the input of a range of positions in scratch, and goes through its output channels a
 //! few at a time: their weights are copied to contiguous panels once, `P` is accumulated, and folded
-//! into the output. Sums run over input channels in order, one fused multiply-add a term.
+//! into the output. Sums run over blocks of input channels in order, and within a block one fused
+//! multiply-add a channel.
 
 use std::ops::Range;
 
@@ -269,13 +270,6 @@ unsafe fn multiply<S: Simd>(
             unsafe {
                 let to = product.as_mut_ptr().add(at * per_block + column);
                 let mut acc = [[S::zero(); VECTORS]; ROWS];
-                if !first {
-                    for (i, row) in acc.iter_mut().enumerate() {
-                        for (j, v) in row.iter_mut().enumerate() {
-                            *v = S::load(to.add(i * per_block + j * S::LANES));
-                        }
-                    }
-                }
                 let mut x = x.as_ptr().add(at);
                 let mut w = panel;
                 for _ in 0..channels {
@@ -294,7 +288,9 @@ unsafe fn multiply<S: Simd>(
                 }
                 for (i, row) in acc.iter().enumerate() {
                     for (j, v) in row.iter().enumerate() {
-                        S::store(to.add(i * per_block + j * S::LANES), *v);
+                        let to = to.add(i * per_block + j * S::LANES);
+                        let sum = if first { *v } else { S::add(S::load(to), *v) };
+                        S::store(to, sum);
                     }
                 }
             }
