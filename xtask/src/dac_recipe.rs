@@ -156,19 +156,6 @@ impl Recipe {
     pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
         let tensors = self.tensors();
         let mut header = Map::new();
-        let sizes = &self.sizes;
-        // The constructor's arguments, as the original saves them.
-        let kwargs = json!({
-            "encoder_dim": sizes.encoder_dim, "encoder_rates": sizes.encoder_rates,
-            "latent_dim": sizes.latent_dim, "decoder_dim": sizes.decoder_dim,
-            "decoder_rates": sizes.decoder_rates, "n_codebooks": sizes.codebook_dims.len(),
-            "codebook_size": sizes.codebook_size, "codebook_dim": sizes.codebook_dims,
-            "sample_rate": sizes.sample_rate,
-        });
-        header.insert(
-            "__metadata__".to_owned(),
-            json!({ "kwargs": kwargs.to_string() }),
-        );
         let mut offset = 0usize;
         for (name, shape, _) in &tensors {
             let bytes = 4 * shape.iter().product::<usize>();

@@ -1,8 +1,10 @@
 //! Where things are, and output files.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use zonos_audio::AtomicFile;
 
 /// Environment variable that names a folder of larger goldens (`zonos2/*`, `dac/*`,
 /// `gradients/*` inside).
@@ -54,13 +56,9 @@ pub(crate) fn files_below(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Writes `text` to a temporary file beside `path` and renames it.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let folder = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let failed = || format!("{}: cannot write", path.display());
-    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(failed)?;
-    std::io::Write::write_all(&mut file, text.as_bytes()).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(text.as_bytes())
+        .with_context(|| format!("{}: cannot write", path.display()))?;
+    file.commit()?;
     Ok(())
 }

@@ -162,7 +162,8 @@ impl LayerCache<'_> {
 
     /// `k`, `v [batch, kv_heads, capacity, D]`, in the storage type.
     pub(crate) fn keys_values(&self) -> (Tensor<4>, Tensor<4>) {
-        let get = |x: &Option<Tensor<4>>| x.clone().expect("a layer's cache is whole between updates");
+        let get =
+            |x: &Option<Tensor<4>>| x.clone().expect("a layer's cache is whole between updates");
         (get(&self.slot.k), get(&self.slot.v))
     }
 }

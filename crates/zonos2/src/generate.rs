@@ -138,7 +138,9 @@ impl Zonos2 {
         });
         let mut packed = Packed::sequences(sequences, width, self.device());
         loop {
-            let hidden = self.backbone().hidden(&packed, cache.as_mut(), &mut Tap::off());
+            let hidden = self
+                .backbone()
+                .hidden(&packed, cache.as_mut(), &mut Tap::off());
             let logits = self.last_logits(hidden, &packed);
             let mut stopped = false;
             let mut keep = Vec::with_capacity(running.len());
@@ -283,7 +285,11 @@ impl Zonos2 {
         );
         self.backbone().hidden(&packed, None, &mut tap);
         let layer = tap.into_records().into_iter().find_map(|(name, data)| {
-            let layer = name.strip_prefix("layer.")?.strip_suffix(".out")?.parse().ok()?;
+            let layer = name
+                .strip_prefix("layer.")?
+                .strip_suffix(".out")?
+                .parse()
+                .ok()?;
             data.iter::<f32>().any(|x| !x.is_finite()).then_some(layer)
         });
         Zonos2Error::NonFinite { frame, layer }

@@ -2,7 +2,9 @@
 
 use burn::module::Param;
 use burn::tensor::Device;
-use zonos_checkpoint::{Checkpoint, LoadError, LoadOptions, LoadReport, Loader, NameMap, TensorSpec};
+use zonos_checkpoint::{
+    Checkpoint, LoadError, LoadOptions, LoadReport, Loader, NameMap, TensorSpec,
+};
 use zonos_kernels::PackedTensor;
 use zonos_nn::{BiasedLinear, Embedding, RmsNorm, Rotary};
 
@@ -36,7 +38,8 @@ pub fn tensor_specs(config: &Zonos2Config) -> Vec<TensorSpec> {
         add("speaker_projection.bias".into(), vec![d]);
     }
     for n in 0..config.n_layers {
-        let mut add = |name: &str, shape: &[usize]| add(format!("layers.{n}.{name}"), shape.to_vec());
+        let mut add =
+            |name: &str, shape: &[usize]| add(format!("layers.{n}.{name}"), shape.to_vec());
         add("attention.wq.weight", &[heads * config.head_dim, d]);
         add("attention.wkv.weight", &[2, kv_heads * config.head_dim, d]);
         add("attention.wo.weight", &[d, heads * config.head_dim]);
@@ -56,10 +59,19 @@ pub fn tensor_specs(config: &Zonos2Config) -> Vec<TensorSpec> {
         add("feed_forward.router.down_proj.bias", &[router]);
         add("feed_forward.router.rmsnorm_eda.weight", &[router]);
         for layer in ["0", "2"] {
-            add(&format!("feed_forward.router.router_mlp.{layer}.weight"), &[router, router]);
-            add(&format!("feed_forward.router.router_mlp.{layer}.bias"), &[router]);
+            add(
+                &format!("feed_forward.router.router_mlp.{layer}.weight"),
+                &[router, router],
+            );
+            add(
+                &format!("feed_forward.router.router_mlp.{layer}.bias"),
+                &[router],
+            );
         }
-        add("feed_forward.router.router_mlp.4.weight", &[experts, router]);
+        add(
+            "feed_forward.router.router_mlp.4.weight",
+            &[experts, router],
+        );
         add("feed_forward.router.balancing_biases", &[experts]);
         if config.first_expert_layer() != Some(n) {
             add("feed_forward.router.router_states_scale", &[router]);
@@ -87,7 +99,12 @@ pub fn name_map() -> NameMap {
         .ignore("*.router.ent_denom")
         .ignore("*.router.normalized_entropy")
         // One matrix an expert: gate, up, down.
-        .interleave(&at("{e}.w1.weight"), &at("{e}.w3.weight"), &at("{e}.w13"), 0)
+        .interleave(
+            &at("{e}.w1.weight"),
+            &at("{e}.w3.weight"),
+            &at("{e}.w13"),
+            0,
+        )
         .stack(&at("{e}.w13"), "e", &at("w13"))
         .stack(&at("{e}.w2.weight"), "e", &at("w2"))
         // Stacked by kind.
@@ -105,12 +122,22 @@ pub(crate) fn load(
     options: &LoadOptions,
     device: &Device,
 ) -> Result<(Backbone, LoadReport), LoadError> {
-    let loader = Loader::new(checkpoint, &name_map(), &tensor_specs(config), options, device)?;
+    let loader = Loader::new(
+        checkpoint,
+        &name_map(),
+        &tensor_specs(config),
+        options,
+        device,
+    )?;
     let backbone = build(&loader, config, device)?;
     Ok((backbone, loader.report().clone()))
 }
 
-fn build(loader: &Loader<'_>, config: &Zonos2Config, device: &Device) -> Result<Backbone, LoadError> {
+fn build(
+    loader: &Loader<'_>,
+    config: &Zonos2Config,
+    device: &Device,
+) -> Result<Backbone, LoadError> {
     let embedders = (0..=config.n_codebooks)
         .map(|c| Ok(Embedding::new(loader.tensor(&embedder(c))?)))
         .collect::<Result<_, LoadError>>()?;
@@ -134,7 +161,12 @@ fn build(loader: &Loader<'_>, config: &Zonos2Config, device: &Device) -> Result<
             .collect::<Result<_, LoadError>>()?,
         out_norm: norm(loader, "out_norm.weight", config.norm_eps)?,
         multi_output: PackedTensor::new(loader.tensor("multi_output.weight")?),
-        rotary: Rotary::new(config.max_seqlen, config.head_dim, config.rope_theta, device),
+        rotary: Rotary::new(
+            config.max_seqlen,
+            config.head_dim,
+            config.rope_theta,
+            device,
+        ),
         norm_eps: config.norm_eps,
         softcap: config.softcap(),
         n_codebooks: config.n_codebooks,

@@ -6,11 +6,11 @@ use burn::tensor::{Device, Tensor};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_nn::Tap;
 
+use crate::Zonos2Config;
 use crate::error::Zonos2Error;
 use crate::load;
 use crate::model::Backbone;
 use crate::segment::{Packed, Sequence};
-use crate::Zonos2Config;
 
 /// A loaded ZONOS2 backbone.
 ///

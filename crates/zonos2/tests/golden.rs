@@ -27,16 +27,28 @@ impl Golden {
 
     fn f32(&self, key: &str) -> Vec<f32> {
         let file = SafeTensors::deserialize(&self.0).expect("fixture");
-        let tensor = file.tensor(key).unwrap_or_else(|_| panic!("no golden key {key}"));
+        let tensor = file
+            .tensor(key)
+            .unwrap_or_else(|_| panic!("no golden key {key}"));
         assert_eq!(tensor.dtype(), Dtype::F32);
-        tensor.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().expect("4"))).collect()
+        tensor
+            .data()
+            .chunks(4)
+            .map(|b| f32::from_le_bytes(b.try_into().expect("4")))
+            .collect()
     }
 
     fn i32(&self, key: &str) -> Vec<i32> {
         let file = SafeTensors::deserialize(&self.0).expect("fixture");
-        let tensor = file.tensor(key).unwrap_or_else(|_| panic!("no golden key {key}"));
+        let tensor = file
+            .tensor(key)
+            .unwrap_or_else(|_| panic!("no golden key {key}"));
         assert_eq!(tensor.dtype(), Dtype::I32);
-        tensor.data().chunks(4).map(|b| i32::from_le_bytes(b.try_into().expect("4"))).collect()
+        tensor
+            .data()
+            .chunks(4)
+            .map(|b| i32::from_le_bytes(b.try_into().expect("4")))
+            .collect()
     }
 }
 
@@ -46,7 +58,10 @@ fn model() -> Zonos2 {
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max)
 }
 
 fn floats(data: &TensorData) -> Vec<f32> {
@@ -56,10 +71,15 @@ fn floats(data: &TensorData) -> Vec<f32> {
 #[test]
 fn every_layer_matches_with_and_without_a_voice() {
     let (golden, model) = (Golden::open(), model());
-    for (prefix, speaker) in [("plain", None), ("speaker", Some((golden.f32("speaker.vector"), 0)))] {
+    for (prefix, speaker) in [
+        ("plain", None),
+        ("speaker", Some((golden.f32("speaker.vector"), 0))),
+    ] {
         let rows = golden.i32(&format!("{prefix}.input_ids"));
         let mut tap = Tap::on();
-        let out = model.forward(&[Sequence { rows, speaker }], &mut tap).expect("runs");
+        let out = model
+            .forward(&[Sequence { rows, speaker }], &mut tap)
+            .expect("runs");
         let records: HashMap<_, _> = tap.into_records().into_iter().collect();
         for key in ["embedding", "emb_norm", "final_hidden"]
             .map(str::to_owned)
@@ -73,7 +93,9 @@ fn every_layer_matches_with_and_without_a_voice() {
         }
         for n in 2..5 {
             let expected = golden.i32(&format!("{prefix}.layer.{n}.expert"));
-            let found: Vec<i32> = records[&format!("layer.{n}.expert")].iter::<i32>().collect();
+            let found: Vec<i32> = records[&format!("layer.{n}.expert")]
+                .iter::<i32>()
+                .collect();
             assert_eq!(found, expected, "{prefix}.layer.{n}.expert");
         }
         let best: Vec<i32> = out.logits.argmax(2).into_data().iter::<i32>().collect();
@@ -107,15 +129,32 @@ fn greedy_codes_and_eos_frames_match_cached_and_recomputed() {
         ("speaker", &speaker, greedy(1.2, 24, true)),
     ] {
         for recompute in [false, true] {
-            let options = GenerateOptions { recompute, ..options.clone() };
+            let options = GenerateOptions {
+                recompute,
+                ..options.clone()
+            };
             let done = model
-                .generate(std::slice::from_ref(sequence), &[options], &mut |_| ControlFlow::Continue(()))
+                .generate(std::slice::from_ref(sequence), &[options], &mut |_| {
+                    ControlFlow::Continue(())
+                })
                 .expect("generates");
-            assert_eq!(done[0].frames.values(), golden.i32(&format!("gen.{name}.codes")), "{name}");
+            assert_eq!(
+                done[0].frames.values(),
+                golden.i32(&format!("gen.{name}.codes")),
+                "{name}"
+            );
             let eos = done[0].eos_frame.map_or(-1, |f| f as i32);
-            assert_eq!([eos], golden.i32(&format!("gen.{name}.eos_frame"))[..], "{name}");
+            assert_eq!(
+                [eos],
+                golden.i32(&format!("gen.{name}.eos_frame"))[..],
+                "{name}"
+            );
             let codec = done[0].codec_codes(model.config());
-            assert_eq!(codec.values(), golden.i32(&format!("gen.{name}.codec_codes")), "{name}");
+            assert_eq!(
+                codec.values(),
+                golden.i32(&format!("gen.{name}.codec_codes")),
+                "{name}"
+            );
         }
     }
 }
@@ -145,8 +184,15 @@ fn a_batch_of_unequal_prompts_generates_what_each_does_alone() {
     let expected = golden.i32("batch.codes");
     for (i, generation) in batch.iter().enumerate() {
         let frames = generation.frames.values();
-        assert_eq!(frames, &expected[i * 16 * 9..][..frames.len()], "sequence {i}");
-        assert_eq!(generation.frames.frames(), options[i].max_frames.expect("set"));
+        assert_eq!(
+            frames,
+            &expected[i * 16 * 9..][..frames.len()],
+            "sequence {i}"
+        );
+        assert_eq!(
+            generation.frames.frames(),
+            options[i].max_frames.expect("set")
+        );
     }
 }
 
@@ -155,9 +201,16 @@ fn the_same_seed_draws_the_same_codes_and_another_does_not() {
     let (golden, model) = (Golden::open(), model());
     let prompt = Sequence::new(golden.i32("plain.input_ids"));
     let draw = |seed, cache_dtype| {
-        let options = GenerateOptions { seed, cache_dtype, max_frames: Some(12), ..GenerateOptions::default() };
+        let options = GenerateOptions {
+            seed,
+            cache_dtype,
+            max_frames: Some(12),
+            ..GenerateOptions::default()
+        };
         model
-            .generate(std::slice::from_ref(&prompt), &[options], &mut |_| ControlFlow::Continue(()))
+            .generate(std::slice::from_ref(&prompt), &[options], &mut |_| {
+                ControlFlow::Continue(())
+            })
             .expect("generates")
             .remove(0)
             .frames
@@ -171,24 +224,40 @@ fn the_same_seed_draws_the_same_codes_and_another_does_not() {
 fn bad_sequences_are_refused_by_name() {
     let model = model();
     let refuse = |sequence: Sequence, part: &str| {
-        let error = model.forward(&[sequence], &mut Tap::off()).expect_err("refused").to_string();
+        let error = model
+            .forward(&[sequence], &mut Tap::off())
+            .expect_err("refused")
+            .to_string();
         assert!(error.contains(part), "{error:?} should say {part:?}");
     };
     let row = [vec![1025; 9], vec![519]].concat();
     refuse(Sequence::new(vec![]), "whole rows of 10");
     refuse(Sequence::new(vec![0; 11]), "whole rows of 10");
-    refuse(Sequence::new([vec![1026; 9], vec![0]].concat()), "column 0: id 1026, expected 0..1026");
-    refuse(Sequence::new([vec![0; 9], vec![520]].concat()), "column 9: id 520, expected 0..520");
+    refuse(
+        Sequence::new([vec![1026; 9], vec![0]].concat()),
+        "column 0: id 1026, expected 0..1026",
+    );
+    refuse(
+        Sequence::new([vec![0; 9], vec![520]].concat()),
+        "column 9: id 520, expected 0..520",
+    );
     refuse(Sequence::new([vec![-1; 9], vec![0]].concat()), "id -1");
     refuse(Sequence::new(row.repeat(6145)), "6145 rows");
-    let voice = |vector, position| Sequence { rows: row.clone(), speaker: Some((vector, position)) };
+    let voice = |vector, position| Sequence {
+        rows: row.clone(),
+        speaker: Some((vector, position)),
+    };
     refuse(voice(vec![0.0; 7], 0), "7 numbers, this model takes 2048");
     refuse(voice(vec![0.0; 2048], 1), "position 1 is beyond the 1 rows");
     let mut nan = vec![0.0; 2048];
     nan[3] = f32::NAN;
     refuse(voice(nan, 0), "number 3 is not finite");
     let error = model
-        .generate(&[Sequence::new(row.repeat(6144))], &[GenerateOptions::default()], &mut |_| ControlFlow::Continue(()))
+        .generate(
+            &[Sequence::new(row.repeat(6144))],
+            &[GenerateOptions::default()],
+            &mut |_| ControlFlow::Continue(()),
+        )
         .expect_err("no room");
     assert!(error.to_string().contains("6144"), "{error}");
 }

@@ -8,7 +8,9 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use zonos_checkpoint::{Checkpoint, LoadOptions, plan};
-use zonos2::{GenerateOptions, Prompt, SamplerOptions, Sequence, Zonos2, Zonos2Config, name_map, tensor_specs};
+use zonos2::{
+    GenerateOptions, Prompt, SamplerOptions, Sequence, Zonos2, Zonos2Config, name_map, tensor_specs,
+};
 
 /// Published counts, `spec` of the release: Zyphra/ZONOS2 `params.json`.
 const TENSORS: usize = 507;
@@ -35,9 +37,11 @@ fn sparse_checkpoint(dir: &Path, config: &Zonos2Config) {
         header.push(' ');
     }
     let mut file = File::create(dir.join("model.safetensors")).expect("temporary file");
-    file.write_all(&(header.len() as u64).to_le_bytes()).expect("writes");
+    file.write_all(&(header.len() as u64).to_le_bytes())
+        .expect("writes");
     file.write_all(header.as_bytes()).expect("writes");
-    file.set_len((8 + header.len() + offset) as u64).expect("sparse file");
+    file.set_len((8 + header.len() + offset) as u64)
+        .expect("sparse file");
     std::fs::write(dir.join("params.json"), config.to_json().to_string()).expect("writes");
 }
 
@@ -45,13 +49,29 @@ fn sparse_checkpoint(dir: &Path, config: &Zonos2Config) {
 fn the_released_tensors_are_those_that_were_published() {
     let specs = tensor_specs(&Zonos2Config::released());
     assert_eq!(specs.len(), TENSORS);
-    let parameters: usize = specs.iter().map(|s| s.shape.iter().product::<usize>()).sum();
+    let parameters: usize = specs
+        .iter()
+        .map(|s| s.shape.iter().product::<usize>())
+        .sum();
     assert_eq!(parameters, PARAMETERS);
     let shape = |name: &str| &specs.iter().find(|s| s.name == name).expect(name).shape;
-    assert_eq!(shape("layers.3.feed_forward.experts.w13"), &[16, 6144, 2048]);
-    assert_eq!(shape("layers.27.feed_forward.w_in.weight"), &[2, 3072, 2048]);
-    assert!(specs.iter().all(|s| s.name != "layers.3.feed_forward.router.router_states_scale"));
-    assert_eq!(shape("layers.4.feed_forward.router.router_states_scale"), &[128]);
+    assert_eq!(
+        shape("layers.3.feed_forward.experts.w13"),
+        &[16, 6144, 2048]
+    );
+    assert_eq!(
+        shape("layers.27.feed_forward.w_in.weight"),
+        &[2, 3072, 2048]
+    );
+    assert!(
+        specs
+            .iter()
+            .all(|s| s.name != "layers.3.feed_forward.router.router_states_scale")
+    );
+    assert_eq!(
+        shape("layers.4.feed_forward.router.router_states_scale"),
+        &[128]
+    );
 }
 
 #[test]
@@ -65,14 +85,29 @@ fn a_sparse_file_of_real_size_opens_in_little_memory_and_generates() {
     let report = plan(&checkpoint, &name_map(), &tensor_specs(&config)).expect("plans");
     assert!(report.is_clean(), "{report}");
     assert_eq!(checkpoint.total_bytes(), 2 * PARAMETERS as u64);
-    let (model, _) =
-        Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &Device::flex()).expect("loads");
+    let (model, _) = Zonos2::load_with(
+        &checkpoint,
+        config,
+        &LoadOptions::default(),
+        &Device::flex(),
+    )
+    .expect("loads");
     if let (Some(before), Some(after)) = (before, resident_megabytes()) {
-        println!("opening and loading 15.3 GB took {} MB of memory", after - before);
-        assert!(after - before < 100, "weights were copied: {} MB", after - before);
+        println!(
+            "opening and loading 15.3 GB took {} MB of memory",
+            after - before
+        );
+        assert!(
+            after - before < 100,
+            "weights were copied: {} MB",
+            after - before
+        );
     }
 
-    let prompt = Prompt::builder(model.config()).text("Hi").build().expect("prompt");
+    let prompt = Prompt::builder(model.config())
+        .text("Hi")
+        .build()
+        .expect("prompt");
     let sequence = Sequence::from_prompt(&prompt, None).expect("sequence");
     let options = GenerateOptions {
         sampler: SamplerOptions::greedy(),

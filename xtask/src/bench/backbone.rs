@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use rayon::prelude::*;
-use zonos2::{GenerateOptions, Prompt, SamplerOptions, Sequence, Zonos2, Zonos2Config, tensor_specs};
+use zonos2::{
+    GenerateOptions, Prompt, SamplerOptions, Sequence, Zonos2, Zonos2Config, tensor_specs,
+};
 
 use super::{Bench, Measurement, median};
 
@@ -80,7 +82,11 @@ fn median_step(model: &Zonos2, batch: usize, repeat: usize) -> anyhow::Result<f6
 fn spine_bytes(config: &Zonos2Config) -> f64 {
     tensor_specs(config)
         .iter()
-        .filter(|s| !s.name.contains(".experts.") && !s.name.contains("embed") && !s.name.contains("speaker"))
+        .filter(|s| {
+            !s.name.contains(".experts.")
+                && !s.name.contains("embed")
+                && !s.name.contains("speaker")
+        })
         .map(|s| 2.0 * s.shape.iter().product::<usize>() as f64)
         .sum()
 }
@@ -122,15 +128,20 @@ fn write_random(dir: &Path, config: &Zonos2Config) -> anyhow::Result<()> {
     for (i, spec) in specs.iter().enumerate() {
         let elements: usize = spec.shape.iter().product();
         let inner = *spec.shape.last().unwrap_or(&1) as f32;
-        let scale = if spec.shape.len() == 1 { 1.0 } else { 1.7 / inner.sqrt() };
+        let scale = if spec.shape.len() == 1 {
+            1.0
+        } else {
+            1.7 / inner.sqrt()
+        };
         let bytes: Vec<u8> = (0..elements)
             .into_par_iter()
             .flat_map_iter(|e| {
-                let value = if spec.name.ends_with("norm.weight") || spec.name.ends_with("eda.weight") {
-                    1.0
-                } else {
-                    scale * noise(i as u64, e as u64)
-                };
+                let value =
+                    if spec.name.ends_with("norm.weight") || spec.name.ends_with("eda.weight") {
+                        1.0
+                    } else {
+                        scale * noise(i as u64, e as u64)
+                    };
                 ((value.to_bits() >> 16) as u16).to_le_bytes()
             })
             .collect();
@@ -143,7 +154,9 @@ fn write_random(dir: &Path, config: &Zonos2Config) -> anyhow::Result<()> {
 
 /// A number in [-1, 1) from a tensor's and an element's index (SplitMix64's finaliser).
 fn noise(tensor: u64, element: u64) -> f32 {
-    let mut x = element.wrapping_add(tensor << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut x = element
+        .wrapping_add(tensor << 40)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((x ^ (x >> 31)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Write the measurements as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure this build even if it is not optimised, to try the bench itself
+    #[arg(long, hide = true)]
+    any_build: bool,
     /// Decode frames with the weights at this path and print this process's peak memory
     #[arg(long, hide = true, num_args = 2, value_names = ["WEIGHTS", "FRAMES"])]
     peak_memory: Option<Vec<String>>,
@@ -138,7 +141,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     if let Some([weights, frames]) = args.peak_memory.as_deref() {
         return dac::peak_memory_child(weights.as_ref(), frames.parse()?);
     }
-    if cfg!(debug_assertions) {
+    if cfg!(debug_assertions) && !args.any_build {
         return again_in_release();
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -174,7 +174,7 @@ impl Item<'_> {
             let row = &self.conv.weight[start..start + used];
             let ahead = start + AHEAD * self.conv.bias.len() * taps;
             for line in (ahead..ahead + used).step_by(16) {
-                prefetch(&self.conv.weight, line);
+                prefetch(self.conv.weight, line);
             }
             for (p, from) in (0..per_block).step_by(columns).enumerate() {
                 let to = &mut panel[(p * block.len() + i) * columns..][..columns];

@@ -3,6 +3,8 @@
 // Kernels are the one place with `unsafe`: SIMD intrinsics and unchecked pointers, each block with
 // its argument and each kernel with a property test against `portable`.
 #![allow(unsafe_code)]
+// Indices name registers and lanes; iterators would hide that.
+#![allow(clippy::needless_range_loop)]
 
 mod attention;
 mod backend;

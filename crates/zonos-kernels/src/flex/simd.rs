@@ -17,8 +17,6 @@ use std::sync::OnceLock;
 pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     /// f32 lanes in a vector.
     const LANES: usize;
-    /// Name for reports.
-    const NAME: &'static str;
     /// The vector register.
     type V: Copy;
 
@@ -156,7 +154,6 @@ pub(crate) struct Plain;
 // SAFETY: plain code has no instruction set requirement; pointers are the caller's contract.
 unsafe impl Simd for Plain {
     const LANES: usize = 8;
-    const NAME: &'static str = "plain";
     type V = [f32; 8];
 
     #[inline(always)]
@@ -231,7 +228,6 @@ mod x86 {
     // SAFETY: only used behind `dispatch`, which detected avx2, fma and f16c.
     unsafe impl Simd for Avx2 {
         const LANES: usize = 8;
-        const NAME: &'static str = "avx2";
         type V = __m256;
 
         #[inline(always)]
@@ -302,7 +298,6 @@ mod x86 {
     // SAFETY: only used behind `dispatch`, which detected avx512f.
     unsafe impl Simd for Avx512 {
         const LANES: usize = 16;
-        const NAME: &'static str = "avx512";
         type V = __m512;
 
         #[inline(always)]

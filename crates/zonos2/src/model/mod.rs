@@ -45,7 +45,12 @@ impl Backbone {
     ///
     /// With a cache, new keys and values are appended to it and, where it already holds positions,
     /// each sequence brings exactly one row.
-    pub fn hidden(&self, packed: &Packed, mut cache: Option<&mut KvCache>, tap: &mut Tap) -> Tensor<2> {
+    pub fn hidden(
+        &self,
+        packed: &Packed,
+        mut cache: Option<&mut KvCache>,
+        tap: &mut Tap,
+    ) -> Tensor<2> {
         tap.record("input_ids", &packed.ids);
         let mut x = self.multi_embedder.forward(packed.ids.clone());
         for (row, vector) in &packed.speakers {

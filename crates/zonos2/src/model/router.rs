@@ -88,7 +88,9 @@ fn best(score: Tensor<2>, k: usize) -> Tensor<2, Int> {
     let mut chosen = Vec::with_capacity(k);
     for _ in 0..k {
         let index = rest.clone().argmax(1);
-        let taken = ids.clone().equal(index.clone().cast(DType::I32).expand([rows, experts]));
+        let taken = ids
+            .clone()
+            .equal(index.clone().cast(DType::I32).expand([rows, experts]));
         rest = rest.mask_fill(taken, f32::NEG_INFINITY);
         chosen.push(index);
     }
