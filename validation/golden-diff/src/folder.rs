@@ -86,7 +86,10 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
         let component = if gradients {
             if ends(".in.input_ids") {
                 Some(Component::Zonos2Gradients)
-            } else if ends("in.codes") {
+            } else if golden
+                .keys()
+                .any(|k| k.contains("grad.quantizer.quantizers."))
+            {
                 Some(Component::DacGradients)
             } else {
                 None
