@@ -87,10 +87,13 @@ pub(crate) fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> 
     }
     let bar = Arc::new(ByteBar::new(quiet));
     let shown = Arc::clone(&bar);
-    let mut options = OpenOptions::default();
-    options.hub = Some(Hub::from_env().on_progress(Arc::new(move |progress| {
+    let hub = Hub::from_env().on_progress(Arc::new(move |progress| {
         shown.at(&progress.file, progress.done, progress.total);
-    })));
+    }));
+    let options = OpenOptions {
+        hub: Some(hub),
+        ..OpenOptions::default()
+    };
     let opened = Checkpoint::open_with(reference, &options);
     bar.done();
     Ok(opened?)
@@ -101,8 +104,7 @@ pub(crate) fn open_backbone(
     reference: &str,
     quiet: bool,
 ) -> Result<(Checkpoint, Zonos2Config), Failure> {
-    let checkpoint = open(reference, quiet)?;
-    expect(&checkpoint, ModelKind::Zonos2)?;
+    let checkpoint = open_as(reference, ModelKind::Zonos2, quiet)?;
     let config = Zonos2::config_of(&checkpoint).map_err(|error| match error {
         // These come without their file.
         Zonos2Error::Config(error) => Failure::failed(format!(
@@ -116,17 +118,22 @@ pub(crate) fn open_backbone(
 
 /// Opens a codec; its weights stay untouched.
 pub(crate) fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
-    let checkpoint = open(reference, quiet)?;
-    expect(&checkpoint, ModelKind::Dac)?;
-    Ok(checkpoint)
+    open_as(reference, ModelKind::Dac, quiet)
 }
 
-/// Refuses a checkpoint of another model by name. One that looks like none goes on: its loader says
-/// what is missing.
-fn expect(checkpoint: &Checkpoint, wanted: ModelKind) -> Result<(), Failure> {
+/// Opens a checkpoint, says what it leaves out, and refuses one of another model by name. One that
+/// looks like none goes on: its loader says what is missing.
+fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint, Failure> {
+    let checkpoint = open(reference, quiet)?;
+    for notice in checkpoint.notices() {
+        output::note(
+            quiet,
+            format_args!("note: {}: {notice}", checkpoint.path().display()),
+        );
+    }
     let found = checkpoint.model_kind();
     if found == wanted || found == ModelKind::Unknown {
-        return Ok(());
+        return Ok(checkpoint);
     }
     Err(Failure::failed(format!(
         "{}: holds the weights of another model ({found}); expected those of: {wanted}",

@@ -109,6 +109,30 @@ fn the_demo_checkpoint_finds_its_own_codec() {
 }
 
 #[test]
+fn a_stray_shard_is_ignored_with_a_line() {
+    let work = Work::new();
+    let dir = work.path("sharded");
+    fs::create_dir(&dir).unwrap();
+    for entry in fs::read_dir(fixtures().join("zonos2/tiny/sharded")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, dir.join(path.file_name().unwrap())).unwrap();
+    }
+    // Stale weights under the same names, which the index does not list.
+    let stray = dir.join("model.safetensors");
+    fs::copy(work.path("model/model.safetensors"), &stray).unwrap();
+    common::edit_tensor(&stray, "multi_output.weight", |bytes| bytes.fill(0));
+    let (out, model, codec) = (work.arg("a.wav"), work.arg("sharded"), work.codec());
+    let mut args = vec!["tts", "Hi", "-o", &out, "--seed", "1", "--max-frames", "20"];
+    args.extend(["--model", &model, "--codec", &codec]);
+    let output = run(0, &args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("model.safetensors"), "{stderr}");
+    let sharded = fs::read(&out).unwrap();
+    run(0, &args[..8]);
+    assert_eq!(fs::read(&out).unwrap(), sharded, "the index wins");
+}
+
+#[test]
 fn the_doctor_finds_this_build_healthy() {
     let report = run_json(0, &["doctor"]);
     assert_eq!(report["passed"], true, "{report:#}");

@@ -75,7 +75,7 @@ fn verdict(load: &Load, kind: ModelKind) -> String {
 /// Whether the checkpoint would load.
 enum Load {
     /// It would.
-    Clean(LoadReport),
+    Clean(Box<LoadReport>),
     /// It would not, and why.
     Refused {
         /// In one line.
@@ -94,7 +94,7 @@ fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
         _ => return Load::NoLoader,
     };
     match result {
-        Ok(report) if report.is_clean() => Load::Clean(report),
+        Ok(report) if report.is_clean() => Load::Clean(Box::new(report)),
         Ok(report) => Load::Refused {
             line: report.summary(),
             table: report.to_string(),
