@@ -253,7 +253,7 @@ fn model_that_ends_at_once(dir: &Path, request: &SpeechRequest) -> Tts {
         .backbone()
         .forward(&[sequence], &mut Tap::off())
         .unwrap();
-    let hidden = forward.final_hidden.slice([rows - 1..rows]).into_data();
+    let hidden = forward.final_hidden.narrow(0, rows - 1, 1).into_data();
 
     let paths = write_demo_checkpoint(dir).unwrap();
     let file = paths.model.join("model.safetensors");
