@@ -119,7 +119,7 @@ fn known_folders() -> anyhow::Result<Vec<PathBuf>> {
     bases.extend(workspace::goldens()?);
     let mut found = Vec::new();
     for base in bases {
-        for area in ["zonos2", "dac", "gradients"] {
+        for area in workspace::GOLDEN_AREAS {
             let area = base.join(area);
             if area.is_dir() {
                 found.extend(children(&area)?);

@@ -10,6 +10,9 @@ use zonos_audio::AtomicFile;
 /// `gradients/*` inside).
 pub(crate) const GOLDENS: &str = "ZONOS_GOLDENS";
 
+/// Folders of golden folders, among the fixtures and in `$ZONOS_GOLDENS`.
+pub(crate) const GOLDEN_AREAS: [&str; 3] = ["zonos2", "dac", "gradients"];
+
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
