@@ -171,12 +171,13 @@ impl Kernel for Item<'_> {
         let steps = (self.time.end - self.time.start).next_multiple_of(4 * S::LANES);
         let width = steps + halo;
         let block = (TERMS / taps).clamp(1, channels);
-        let mut scratch = take_scratch(block * width);
+        let mut scratch = take_scratch(block * width + self.out.len() * steps);
+        let (input, sums) = scratch.split_at_mut(block * width);
         for first in (0..channels).step_by(block) {
             let last = (first + block).min(channels);
             for c in first..last {
                 let alpha = conv.alpha.map(|alpha| alpha[c]);
-                let row = &mut scratch[(c - first) * width..][..width];
+                let row = &mut input[(c - first) * width..][..width];
                 let start = self.time.start as isize - conv.padding.0 as isize;
                 // SAFETY: the instruction set is `S`'s.
                 unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
@@ -185,8 +186,10 @@ impl Kernel for Item<'_> {
                 item: &self,
                 weight: &conv.weight[first * taps..],
                 weight_stride: channels * taps,
-                scratch: &scratch,
+                input,
                 width,
+                sums: sums.as_mut_ptr(),
+                steps,
                 channels: last - first,
                 first: first == 0,
                 last: last == channels,
@@ -249,8 +252,12 @@ struct Pass<'a, 'b> {
     /// From one output channel to the next.
     weight_stride: usize,
     /// `[channels, width]`.
-    scratch: &'b [f32],
+    input: &'b [f32],
     width: usize,
+    /// `[item's output channels, steps]`: sums of the blocks so far. Not kept in the output, whose
+    /// rows lie far apart and compete for the same places in the cache.
+    sums: *mut f32,
+    steps: usize,
     channels: usize,
     /// Whether sums begin here, with the bias.
     first: bool,
@@ -271,7 +278,7 @@ impl Pass<'_, '_> {
             y,
             batch,
             time,
-            ..
+            out,
         } = self.item;
         let step = NR * S::LANES;
         let len = time.end - time.start;
@@ -280,8 +287,9 @@ impl Pass<'_, '_> {
         while at < len {
             let valid = (len - at).min(step);
             let t = time.start + at;
-            // SAFETY: `scratch` rows hold `len` rounded up to four vectors plus the halo, so full
-            // vectors can be read at every tap; outputs beyond `valid` go through `edge`.
+            // SAFETY: input rows hold `len` rounded up to four vectors plus the halo, and rows of
+            // sums as much without the halo, so full vectors can be read and written there; the
+            // output and the residual, which end at `len`, are accessed through `edge`.
             unsafe {
                 let mut acc: [[S::V; NR]; MR] = [[S::zero(); NR]; MR];
                 // With one tap, channels are steps of a single longer loop.
@@ -293,22 +301,27 @@ impl Pass<'_, '_> {
                     &mut acc,
                     weight,
                     self.weight_stride,
-                    self.scratch.as_ptr().add(at),
+                    self.input.as_ptr().add(at),
                     self.width,
                     channels,
                     taps,
                     dilation,
                 );
                 for (i, row) in acc.iter_mut().enumerate() {
+                    let sums = self.sums.add((o - out.start + i) * self.steps + at);
                     let before = if self.first {
                         [S::splat(*conv.bias.get_unchecked(o + i)); NR]
                     } else {
-                        load_edge::<S, NR>(y.at(*batch, o + i, t), valid)
+                        load_vectors::<S, NR>(sums)
                     };
                     for j in 0..NR {
                         row[j] = S::add(before[j], row[j]);
                     }
-                    if let (true, Some(residual)) = (self.last, &conv.residual) {
+                    if !self.last {
+                        store_vectors::<S, NR>(sums, row);
+                        continue;
+                    }
+                    if let Some(residual) = &conv.residual {
                         let r = residual.row(*batch, o + i)[t..].as_ptr();
                         let r = load_edge::<S, NR>(r, valid);
                         for j in 0..NR {
@@ -351,21 +364,27 @@ unsafe fn load_edge<S: Simd, const NR: usize>(p: *const f32, valid: usize) -> [S
     }
 }
 
+/// Stores `NR` vectors.
+#[inline(always)]
+unsafe fn store_vectors<S: Simd, const NR: usize>(p: *mut f32, v: &[S::V; NR]) {
+    // SAFETY: the caller gives a pointer to `NR` writable vectors.
+    unsafe {
+        for (j, v) in v.iter().enumerate() {
+            S::store(p.add(j * S::LANES), *v);
+        }
+    }
+}
+
 /// Stores the first `valid` values of `NR` vectors.
 #[inline(always)]
 unsafe fn store_edge<S: Simd, const NR: usize>(p: *mut f32, v: &[S::V; NR], valid: usize) {
     // SAFETY: writes `valid` values at `p`.
     unsafe {
         if valid == NR * S::LANES {
-            for j in 0..NR {
-                S::store(p.add(j * S::LANES), v[j]);
-            }
-            return;
+            return store_vectors::<S, NR>(p, v);
         }
         let mut buffer = [0.0f32; 64];
-        for j in 0..NR {
-            S::store(buffer.as_mut_ptr().add(j * S::LANES), v[j]);
-        }
+        store_vectors::<S, NR>(buffer.as_mut_ptr(), v);
         std::ptr::copy_nonoverlapping(buffer.as_ptr(), p, valid);
     }
 }
