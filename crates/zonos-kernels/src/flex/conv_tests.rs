@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use super::conv::Conv;
 use super::conv_transposed::ConvTransposed;
 use super::rows::Rows;
-use super::simd::Isa;
+use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::snake::snake_row;
 use crate::portable;
 
 /// Values in [-1, 1) that depend on `seed` and position alone.
@@ -54,6 +55,56 @@ fn alphas(seed: u64, channels: usize) -> Vec<f32> {
         *alpha = awkward;
     }
     alphas
+}
+
+/// The Snake kernel on one row, for one instruction set.
+fn snake_on(isa: Isa, x: &[f32], alpha: f32) -> Vec<f32> {
+    struct Row<'a>(&'a [f32], f32, &'a mut [f32]);
+    impl Kernel for Row<'_> {
+        type Output = ();
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            // SAFETY: the instruction set is `S`'s; both slices have the same length.
+            unsafe { snake_row::<S>(self.0.as_ptr(), self.2.as_mut_ptr(), self.0.len(), self.1) };
+        }
+    }
+    let mut y = vec![f32::NAN; x.len()];
+    dispatch_on(isa, Row(x, alpha, &mut y));
+    y
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Against f64, from tiny angles to some beyond the range reduction; each value alone, in the
+    /// body of a row and in its tail has the same bits.
+    #[test]
+    fn snake_is_accurate_and_position_does_not_matter(
+        len in 1usize..70,
+        log_reach in -3.0f32..5.0,
+        alpha in prop_oneof![Just(0.0f32), Just(1e-4), Just(-0.7), Just(6.0), 0.1f32..3.0],
+        seed in any::<u64>(),
+    ) {
+        let reach = 10f32.powf(log_reach);
+        let x: Vec<f32> = values(seed, len).iter().map(|x| x * reach).collect();
+        for isa in Isa::available() {
+            let y = snake_on(isa, &x, alpha);
+            for (i, (&x, &y)) in x.iter().zip(&y).enumerate() {
+                if alpha == 0.0 {
+                    prop_assert_eq!(x, y);
+                    continue;
+                }
+                let angle = f64::from(alpha * x);
+                let divisor = f64::from(alpha + 1e-9f32);
+                let exact = f64::from(x) + angle.sin().powi(2) / divisor;
+                let bound = 4e-7 / divisor.abs() + 1.2e-7 * exact.abs();
+                let error = (f64::from(y) - exact).abs();
+                prop_assert!(error <= bound, "{isa:?}: x {x}, alpha {alpha}: {y}, not {exact}");
+                let alone = snake_on(isa, &[x], alpha)[0];
+                prop_assert_eq!(alone.to_bits(), y.to_bits(), "{:?} at {}", isa, i);
+            }
+        }
+    }
 }
 
 proptest! {

@@ -65,6 +65,9 @@ pub(crate) trait Kernel {
 pub(crate) enum Isa {
     /// Plain Rust, eight lanes in an array.
     Plain,
+    /// Plain Rust, sixteen lanes: takes the paths that AVX-512 takes, on any processor.
+    #[cfg(test)]
+    Wide,
     /// AVX2, FMA and F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -83,7 +86,11 @@ impl Isa {
     /// All instruction sets that this processor can run, worst first.
     pub(crate) fn available() -> Vec<Self> {
         #[allow(unused_mut)]
-        let mut list = vec![Isa::Plain];
+        let mut list = vec![
+            Isa::Plain,
+            #[cfg(test)]
+            Isa::Wide,
+        ];
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx2")
@@ -125,12 +132,17 @@ pub(crate) fn dispatch_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: as above.
             Isa::Avx512 => return unsafe { avx512(kernel) },
-            Isa::Plain => {}
+            _ => {}
         }
+    }
+    #[cfg(test)]
+    if isa == Isa::Wide {
+        // SAFETY: plain code runs everywhere.
+        return unsafe { kernel.run::<Plain<16>>() };
     }
     let _ = isa;
     // SAFETY: plain code runs everywhere.
-    unsafe { kernel.run::<Plain>() }
+    unsafe { kernel.run::<Plain<8>>() }
 }
 
 /// Asks for the cache line of `values[index]`; nothing happens beyond the end, or where there is no
@@ -147,40 +159,40 @@ pub(crate) fn prefetch(values: &[f32], index: usize) {
     let _ = (values, index);
 }
 
-/// Plain Rust, eight lanes.
+/// Plain Rust, `N` lanes in an array.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain;
+pub(crate) struct Plain<const N: usize>;
 
 // SAFETY: plain code has no instruction set requirement; pointers are the caller's contract.
-unsafe impl Simd for Plain {
-    const LANES: usize = 8;
-    type V = [f32; 8];
+unsafe impl<const N: usize> Simd for Plain<N> {
+    const LANES: usize = N;
+    type V = [f32; N];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
-        [x; 8]
+        [x; N]
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: the caller gives a pointer to eight f32.
-        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
+        // SAFETY: the caller gives a pointer to `N` f32.
+        unsafe { p.cast::<[f32; N]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self::V {
-        // SAFETY: the caller gives a pointer to eight u16.
-        let bits = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
+        // SAFETY: the caller gives a pointer to `N` u16.
+        let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
         bits.map(|b| half::f16::from_bits(b).to_f32())
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self::V {
-        // SAFETY: the caller gives a pointer to eight u16.
-        let bits = unsafe { p.cast::<[u16; 8]>().read_unaligned() };
+        // SAFETY: the caller gives a pointer to `N` u16.
+        let bits = unsafe { p.cast::<[u16; N]>().read_unaligned() };
         bits.map(|b| f32::from_bits(u32::from(b) << 16))
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {
-        // SAFETY: the caller gives a pointer to eight writable f32.
-        unsafe { p.cast::<[f32; 8]>().write_unaligned(v) }
+        // SAFETY: the caller gives a pointer to `N` writable f32.
+        unsafe { p.cast::<[f32; N]>().write_unaligned(v) }
     }
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
@@ -208,7 +220,14 @@ unsafe impl Simd for Plain {
     }
     #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
-        ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]))
+        let (mut v, mut lanes) = (v, N);
+        while lanes > 1 {
+            lanes /= 2;
+            for i in 0..lanes {
+                v[i] += v[i + lanes];
+            }
+        }
+        v[0]
     }
     #[inline(always)]
     unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
