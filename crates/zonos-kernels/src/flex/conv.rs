@@ -1,9 +1,10 @@
 //! Stride-1 convolution with Snake fused into the pass that reads its input.
 //!
-//! The work is cut in items, each a range of time and of output channels. An item copies its input,
-//! halo included, to a scratch buffer that stays in the second-level cache, applying Snake on the way
-//! and writing zeros where the signal has ended; then small blocks of output channels by vectors of
-//! time accumulate over input channels and taps, weights read where the checkpoint put them.
+//! The work is cut in items, each a range of time and of output channels. An item goes through its
+//! input channels a block at a time: it copies them, halo included, to a scratch buffer, applying Snake
+//! on the way and writing zeros where the signal has ended; then a few output channels by two vectors
+//! of time accumulate in registers over the block's channels and taps, weights read where the
+//! checkpoint put them, and are added to the item's sums.
 //!
 //! Every output is `bias + block + block + ... + residual` in that order, a block being the sum over
 //! some input channels and all taps, one fused multiply-add a term. Blocks depend on the weight's
@@ -21,8 +22,9 @@ use super::snake::snake_row;
 /// than one long one, and the inputs and weights of one of them fit the first-level cache.
 const TERMS: usize = 224;
 
-/// Outputs that an item computes, where that leaves it at least 64 positions long: about 100 KB.
-const OUTPUTS: usize = 96 * 1024;
+/// Channels by positions of an item, where that leaves it at least 64 positions long: its sums, about
+/// 200 KB, stay in the second-level cache beside the weights passing through.
+const OUTPUTS: usize = 48 * 1024;
 
 /// Multiply-adds below which a convolution stays on the calling thread.
 pub(super) const PARALLEL_FROM: usize = 1 << 18;
