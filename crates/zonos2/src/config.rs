@@ -222,6 +222,10 @@ impl Zonos2Config {
             path: path.clone(),
             source,
         };
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(&path).map_err(io)?.is_file() {
+            return Err(io(std::io::Error::other("not a regular file")));
+        }
         let file = File::open(&path).map_err(io)?;
         let bytes = file.metadata().map_err(io)?.len();
         if bytes > MAX_PARAMS_BYTES {

@@ -89,12 +89,13 @@ fn embedder(c: usize) -> String {
     format!("multi_embedder.embedders.{c}.weight")
 }
 
-/// How names in ZONOS2 files become those of [`tensor_specs`]: parametrised leaves, training-only
+/// How names in ZONOS2 files become those of [`tensor_specs`]: wrappers of training, parametrised leaves, training-only
 /// statistics, and the expert layouts that the original accepts.
 pub fn name_map() -> NameMap {
     const EXPERTS: &str = "layers.{n}.feed_forward.experts";
     let at = |suffix: &str| format!("{EXPERTS}.{suffix}");
     NameMap::new()
+        .strip_wrappers()
         .rename("*.parametrizations.*.original", "*.*")
         .ignore("*.router.ent_denom")
         .ignore("*.router.normalized_entropy")

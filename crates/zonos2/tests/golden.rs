@@ -197,6 +197,44 @@ fn a_batch_of_unequal_prompts_generates_what_each_does_alone() {
 }
 
 #[test]
+fn a_long_sequence_matches_whether_cached_or_whole() {
+    // Longer than the rows that attend at a time, so that several tiles of queries are in play.
+    let (golden, model) = (Golden::open(), model());
+    let prompt = golden.i32("plain.input_ids");
+    let rows = prompt.repeat(7);
+    let t = rows.len() / 10;
+    let whole = model
+        .forward(&[Sequence::new(rows.clone())], &mut Tap::off())
+        .expect("runs");
+    let short = model
+        .forward(&[Sequence::new(rows[..300 * 10].to_vec())], &mut Tap::off())
+        .expect("runs");
+    let row =
+        |out: &zonos2::Forward, i: usize| floats(&out.logits.clone().slice([i..i + 1]).into_data());
+    for i in [0, 255, 256, 299] {
+        assert!(
+            largest_difference(&row(&whole, i), &row(&short, i)) <= HIDDEN,
+            "row {i}"
+        );
+    }
+    // The cached decode of the same prompt starts from the last row's logits.
+    let options = greedy(1.0, 1, true);
+    let done = model
+        .generate(&[Sequence::new(rows)], &[options], &mut |_| {
+            ControlFlow::Continue(())
+        })
+        .expect("generates");
+    let best: Vec<i32> = whole
+        .logits
+        .slice([t - 1..t])
+        .argmax(2)
+        .into_data()
+        .iter::<i32>()
+        .collect();
+    assert_eq!(done[0].frames.values(), best);
+}
+
+#[test]
 fn the_same_seed_draws_the_same_codes_and_another_does_not() {
     let (golden, model) = (Golden::open(), model());
     let prompt = Sequence::new(golden.i32("plain.input_ids"));

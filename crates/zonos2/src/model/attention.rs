@@ -71,47 +71,60 @@ impl Attention {
     }
 }
 
+/// Query rows that attend at a time: memory for scores grows with this times the sequence, not with
+/// the sequence squared.
+const QUERY_ROWS: usize = 256;
+
 /// Attention of whole sequences over themselves: `q [rows, heads, D]`, `k`, `v [rows, kv_heads, D]`
 /// -> `[rows, heads, D]`. Query head j reads kv head `j * kv_heads / heads`.
 fn prefill(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, packed: &Packed) -> Tensor<3> {
-    let [_, heads, dim] = q.dims();
-    let kv_heads = k.dims()[1];
-    let group = heads / kv_heads;
-    let scale = 1.0 / (dim as f64).sqrt();
-    let device = q.device();
-    let parts = packed
-        .segments
-        .iter()
-        .map(|segment| {
-            let rows = segment.clone();
-            let t = rows.len();
-            // [kv_heads, group * t, D]: the queries that share a kv head sit in one matrix.
+    let mut parts = Vec::new();
+    for segment in &packed.segments {
+        let k = k.clone().slice([segment.clone()]).permute([1, 2, 0]);
+        let v = v.clone().slice([segment.clone()]).permute([1, 0, 2]);
+        for first in (0..segment.len()).step_by(QUERY_ROWS) {
+            let last = segment.len().min(first + QUERY_ROWS);
             let q = q
                 .clone()
-                .slice([rows.clone()])
-                .reshape([t, kv_heads, group, dim])
-                .permute([1, 2, 0, 3])
-                .reshape([kv_heads, group * t, dim]);
-            let k = k.clone().slice([rows.clone()]).permute([1, 2, 0]);
-            let v = v.clone().slice([rows]).permute([1, 0, 2]);
-            let scores = (q.matmul(k) * scale).reshape([kv_heads, group, t, t]);
-            let scores = scores + causal_mask(t, &device);
-            let weights = softmax(scores, 3).reshape([kv_heads, group * t, t]);
-            weights
-                .matmul(v)
-                .reshape([kv_heads, group, t, dim])
-                .permute([2, 0, 1, 3])
-                .reshape([t, heads, dim])
-        })
-        .collect::<Vec<_>>();
+                .slice([segment.start + first..segment.start + last]);
+            parts.push(attend(q, k.clone(), v.clone(), first));
+        }
+    }
     Tensor::cat(parts, 0)
 }
 
-/// `[1, 1, t, t]`: 0 where a row may look, minus infinity above the diagonal.
-fn causal_mask(t: usize, device: &burn::tensor::Device) -> Tensor<4> {
-    let mut mask = vec![0.0f32; t * t];
-    for (i, row) in mask.chunks_mut(t).enumerate() {
-        row[i + 1..].fill(f32::NEG_INFINITY);
+/// Queries at positions `first..` of a sequence, `q [t, heads, D]`, over its keys up to themselves,
+/// `k [kv_heads, D, positions]`, `v [kv_heads, positions, D]` -> `[t, heads, D]`.
+fn attend(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, first: usize) -> Tensor<3> {
+    let [t, heads, dim] = q.dims();
+    let kv_heads = k.dims()[0];
+    let group = heads / kv_heads;
+    let seen = first + t;
+    let device = q.device();
+    // [kv_heads, group * t, D]: the queries that share a kv head sit in one matrix.
+    let q = q
+        .reshape([t, kv_heads, group, dim])
+        .permute([1, 2, 0, 3])
+        .reshape([kv_heads, group * t, dim]);
+    let k = k.slice([0..kv_heads, 0..dim, 0..seen]);
+    let v = v.slice([0..kv_heads, 0..seen, 0..dim]);
+    let scale = 1.0 / (dim as f64).sqrt();
+    let scores = (q.matmul(k) * scale).reshape([kv_heads, group, t, seen]);
+    let scores = scores + causal_mask(first, t, &device);
+    let weights = softmax(scores, 3).reshape([kv_heads, group * t, seen]);
+    weights
+        .matmul(v)
+        .reshape([kv_heads, group, t, dim])
+        .permute([2, 0, 1, 3])
+        .reshape([t, heads, dim])
+}
+
+/// `[1, 1, t, first + t]`: 0 where query `first + i` may look, minus infinity beyond it.
+fn causal_mask(first: usize, t: usize, device: &burn::tensor::Device) -> Tensor<4> {
+    let seen = first + t;
+    let mut mask = vec![0.0f32; t * seen];
+    for (i, row) in mask.chunks_mut(seen).enumerate() {
+        row[first + i + 1..].fill(f32::NEG_INFINITY);
     }
-    Tensor::from_data(TensorData::new(mask, [1, 1, t, t]), device)
+    Tensor::from_data(TensorData::new(mask, [1, 1, t, seen]), device)
 }
