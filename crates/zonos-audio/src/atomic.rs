@@ -55,23 +55,62 @@ pub enum FileError {
     },
 }
 
-/// Temporary files that exist now, so that an interrupt handler can remove them: a process that
+/// Temporary files and folders that exist now, so that an interrupt handler can remove them: a process that
 /// exits from a handler runs no destructors.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+pub(crate) fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     // A list of paths cannot be left half-changed by a panic.
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the temporary files of every [`AtomicFile`] that is neither committed nor dropped.
+/// A path that [`discard_unfinished`] removes while this value lives.
+///
+/// For what a program makes by itself and means to remove, such as a folder that it fills: listed
+/// here, it also goes when an interrupt ends the process. Dropping the value leaves the path alone.
+#[derive(Debug)]
+pub struct Unfinished(PathBuf);
+
+impl Unfinished {
+    /// Lists `path`, a file or a folder with everything in it.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self::listed(&mut unfinished(), path.as_ref())
+    }
+
+    pub(crate) fn listed(list: &mut Vec<PathBuf>, path: &Path) -> Self {
+        list.push(path.to_path_buf());
+        Self(path.to_path_buf())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let mut list = unfinished();
+        if let Some(at) = list.iter().position(|path| *path == self.0) {
+            list.swap_remove(at);
+        }
+    }
+}
+
+/// Removes the temporary file of every [`AtomicFile`] that is neither committed nor dropped, every
+/// [`ScratchFolder`](crate::ScratchFolder), and what is listed by [`Unfinished`].
 ///
 /// For interrupt handlers, just before the process exits. A later [`AtomicFile::commit`] of one of
 /// these files fails.
 pub fn discard_unfinished() {
     for path in unfinished().drain(..) {
-        // Nothing useful can be done about a failure on the way out.
-        let _ = fs::remove_file(path);
+        // Nothing useful can be done about a failure on the way out. Another thread may still be
+        // writing into a folder, which then is not empty at the first attempt.
+        for _ in 0..3 {
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            if removed.is_ok() || !path.exists() {
+                break;
+            }
+        }
     }
 }
 
@@ -98,7 +137,7 @@ pub struct AtomicFile {
     target: PathBuf,
     // `None` only while `commit` takes it out.
     file: Option<BufWriter<NamedTempFile>>,
-    temporary: PathBuf,
+    _entry: Unfinished,
 }
 
 impl AtomicFile {
@@ -153,6 +192,8 @@ impl AtomicFile {
         // Temporary files are private by default; an output has ordinary permissions (less the umask).
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        // Made and listed under one lock, so that an interrupt handler never misses one.
+        let mut list = unfinished();
         let file = match builder.tempfile_in(&parent) {
             Ok(file) => file,
             Err(source) => {
@@ -163,12 +204,11 @@ impl AtomicFile {
                 });
             }
         };
-        let temporary = file.path().to_path_buf();
-        unfinished().push(temporary.clone());
+        let entry = Unfinished::listed(&mut list, file.path());
         Ok(Self {
             target,
             file: Some(BufWriter::new(file)),
-            temporary,
+            _entry: entry,
         })
     }
 
@@ -196,6 +236,18 @@ impl AtomicFile {
         Ok(())
     }
 
+    /// Commits several files that belong together: every byte is written out before the first file is
+    /// renamed, so that a full disk leaves all targets as they were.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_all(mut files: Vec<Self>) -> Result<(), FileError> {
+        for file in &mut files {
+            file.flush().map_err(|source| file.error(source))?;
+        }
+        files.into_iter().try_for_each(Self::commit)
+    }
+
     /// An error of a write to this file, with its name.
     pub fn error(&self, source: io::Error) -> FileError {
         FileError::Write {
@@ -213,7 +265,6 @@ impl AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        unfinished().retain(|p| *p != self.temporary);
         if let Some(buffered) = self.file.take() {
             // Taken apart so that the abandoned bytes are not flushed first.
             drop(buffered.into_parts().0);
@@ -271,6 +322,21 @@ mod tests {
         file.commit().unwrap();
         assert_eq!(fs::read(&target).unwrap(), b"new");
         assert_eq!(entries(dir.path()), 1);
+    }
+
+    #[test]
+    fn files_that_belong_together_appear_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        let files = [&a, &b].map(|path| {
+            let mut file = AtomicFile::create(path).unwrap();
+            file.write_all(b"x").unwrap();
+            file
+        });
+        assert!(!a.exists() && !b.exists());
+        AtomicFile::commit_all(files.into()).unwrap();
+        assert!(a.exists() && b.exists());
+        assert_eq!(entries(dir.path()), 2);
     }
 
     #[test]

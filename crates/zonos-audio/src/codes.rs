@@ -298,19 +298,18 @@ impl Codes {
     /// # Errors
     /// A file that is no such table. Ranges are not checked here; see [`check`](Self::check).
     pub fn load_npy(path: impl AsRef<Path>) -> Result<Self, CodesError> {
-        let array = npy::read(path)?;
-        let &[frames, codebooks] = array.shape() else {
-            return Err(CodesError::Shape {
-                path: array.path().to_path_buf(),
-                shape: array.shape().to_vec(),
-            });
+        let path = path.as_ref();
+        let table = |shape: &[usize]| match *shape {
+            [frames, codebooks] if codebooks > 0 => Ok((frames, codebooks)),
+            _ => Err(CodesError::Shape {
+                path: path.to_path_buf(),
+                shape: shape.to_vec(),
+            }),
         };
-        if codebooks == 0 {
-            return Err(CodesError::Shape {
-                path: array.path().to_path_buf(),
-                shape: array.shape().to_vec(),
-            });
-        }
+        // The header alone tells whether the data are worth reading.
+        table(&npy::read_shape(path)?)?;
+        let array = npy::read(path)?;
+        let (frames, codebooks) = table(array.shape())?;
         Self::new(frames, codebooks, array.to_i32()?)
     }
 
@@ -319,7 +318,19 @@ impl Codes {
     /// # Errors
     /// The file cannot be written.
     pub fn save_npy(&self, path: impl AsRef<Path>) -> Result<(), CodesError> {
-        Ok(npy::write_i32(
+        Ok(self
+            .stage_npy(path)?
+            .commit()
+            .map_err(npy::NpyError::from)?)
+    }
+
+    /// As [`save_npy`](Self::save_npy), but leaves the commit to the caller, for files that belong
+    /// together; see [`AtomicFile::commit_all`](crate::AtomicFile::commit_all).
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn stage_npy(&self, path: impl AsRef<Path>) -> Result<crate::AtomicFile, CodesError> {
+        Ok(npy::stage_i32(
             path,
             &[self.frames, self.codebooks],
             &self.values,

@@ -7,7 +7,8 @@
 //! * [`Waveform`]: mono samples with their rate, written as WAV; [`WavStream`] for pipes;
 //! * [`npy`]: `.npy` arrays in and out, safe on files from strangers;
 //! * [`fade`]: the fade-out, whole or streamed;
-//! * [`AtomicFile`]: output that appears complete or not at all.
+//! * [`AtomicFile`]: output that appears complete or not at all; [`ScratchFolder`] for what is
+//!   temporary by intent.
 //!
 //! ```
 //! use zonos_audio::{Codes, Waveform};
@@ -28,13 +29,15 @@ pub mod codes;
 pub mod fade;
 pub mod levels;
 pub mod npy;
+pub mod scratch;
 pub mod wav;
 pub mod waveform;
 
-pub use atomic::{AtomicFile, FileError, discard_unfinished};
+pub use atomic::{AtomicFile, FileError, Unfinished, discard_unfinished};
 pub use codes::{CodeLimits, Codes, CodesError};
 pub use fade::FadeOut;
 pub use levels::Levels;
 pub use npy::{NpyArray, NpyData, NpyError};
+pub use scratch::ScratchFolder;
 pub use wav::{WavError, WavStream};
 pub use waveform::Waveform;

@@ -296,12 +296,36 @@ pub fn read(path: impl AsRef<Path>) -> Result<NpyArray, NpyError> {
         path: path.to_path_buf(),
         source,
     };
-    let file = File::open(path).map_err(io)?;
-    let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        return Err(io(io::Error::other("not a regular file")));
-    }
-    parse(path, BufReader::new(file), meta.len())
+    let (reader, size) = open(path).map_err(io)?;
+    parse(path, reader, size)
+}
+
+/// Reads the shape of a `.npy` file and nothing else, so that a caller can refuse a large array
+/// without its data.
+///
+/// # Errors
+/// As [`read`], as far as the header and the size of the file tell.
+pub fn read_shape(path: impl AsRef<Path>) -> Result<Vec<usize>, NpyError> {
+    let path = path.as_ref();
+    let (mut reader, size) = open(path).map_err(|source| NpyError::Io {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    Ok(parse_header(path, &mut reader, size)?.shape)
+}
+
+/// Opens a file that is one: opening a pipe would wait for its writer.
+fn open(path: &Path) -> io::Result<(BufReader<File>, u64)> {
+    let regular = |meta: &std::fs::Metadata| {
+        meta.is_file()
+            .then_some(())
+            .ok_or_else(|| io::Error::other("not a regular file"))
+    };
+    regular(&std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    regular(&meta)?;
+    Ok((BufReader::new(file), meta.len()))
 }
 
 /// Reads a `.npy` array from memory; `name` stands for the file in messages.
@@ -312,13 +336,18 @@ pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<NpyArray, NpyE
     parse(name.as_ref(), bytes, bytes.len() as u64)
 }
 
-fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyError> {
+/// What stands before the data.
+struct Header {
+    header: NpyHeader,
+    kind: (TypeChar, u64),
+    shape: Vec<usize>,
+    /// Bytes of the data.
+    bytes: u64,
+}
+
+fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header, NpyError> {
     let bad = |field, problem: String| NpyError::format(path, field, problem);
-    let io = |source| NpyError::Io {
-        path: path.to_path_buf(),
-        source,
-    };
-    let head = read_header(path, &mut reader, size)?;
+    let head = read_header(path, reader, size)?;
     let header =
         NpyHeader::from_reader(head.as_slice()).map_err(|e| bad("header", e.to_string()))?;
 
@@ -381,6 +410,36 @@ fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyE
             )
         })?;
 
+    Ok(Header {
+        header,
+        kind,
+        shape,
+        bytes: stored,
+    })
+}
+
+fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyError> {
+    let io = |source| NpyError::Io {
+        path: path.to_path_buf(),
+        source,
+    };
+    let Header {
+        header,
+        kind,
+        shape,
+        bytes,
+    } = parse_header(path, &mut reader, size)?;
+    // A sparse file can claim any size, and the reader below allocates all of it at once; this
+    // attempt fails with a message where that would end the process.
+    let fits =
+        usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
+    if !fits {
+        return Err(NpyError::format(
+            path,
+            "data",
+            format!("{bytes} bytes for shape {shape:?} do not fit into memory"),
+        ));
+    }
     let file = NpyFile::with_header(header, reader);
     let data = match kind {
         (TypeChar::Bool, _) => NpyData::Bool(file.into_vec().map_err(io)?),
@@ -521,13 +580,14 @@ fn describe(head: &[u8]) -> &'static str {
 /// # Errors
 /// `shape` does not describe as many elements as there are, or the file cannot be written.
 pub fn write_f32(path: impl AsRef<Path>, shape: &[usize], values: &[f32]) -> Result<(), NpyError> {
-    write(
+    Ok(stage(
         path.as_ref(),
         "<f4",
         shape,
         values.len(),
         values.iter().map(|x| x.to_le_bytes()),
-    )
+    )?
+    .commit()?)
 }
 
 /// Writes `values` as `<i4` with `shape`, complete or not at all.
@@ -535,7 +595,20 @@ pub fn write_f32(path: impl AsRef<Path>, shape: &[usize], values: &[f32]) -> Res
 /// # Errors
 /// As [`write_f32`].
 pub fn write_i32(path: impl AsRef<Path>, shape: &[usize], values: &[i32]) -> Result<(), NpyError> {
-    write(
+    Ok(stage_i32(path, shape, values)?.commit()?)
+}
+
+/// As [`write_i32`], but leaves the commit to the caller, for files that belong together; see
+/// [`AtomicFile::commit_all`].
+///
+/// # Errors
+/// As [`write_f32`].
+pub fn stage_i32(
+    path: impl AsRef<Path>,
+    shape: &[usize],
+    values: &[i32],
+) -> Result<AtomicFile, NpyError> {
+    stage(
         path.as_ref(),
         "<i4",
         shape,
@@ -544,13 +617,13 @@ pub fn write_i32(path: impl AsRef<Path>, shape: &[usize], values: &[i32]) -> Res
     )
 }
 
-fn write(
+fn stage(
     path: &Path,
     descr: &str,
     shape: &[usize],
     count: usize,
     values: impl Iterator<Item = [u8; 4]>,
-) -> Result<(), NpyError> {
+) -> Result<AtomicFile, NpyError> {
     let described = shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d));
     if described != Some(count) {
         return Err(NpyError::format(
@@ -576,13 +649,33 @@ fn write(
         Ok(())
     })();
     written.map_err(|e| NpyError::Write(file.error(e)))?;
-    Ok(file.commit()?)
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_shape_alone_and_sizes_beyond_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npy");
+        write_i32(&path, &[2, 3], &[0; 6]).unwrap();
+        assert_eq!(read_shape(&path).unwrap(), [2, 3]);
+        // A sparse file of an exabyte; not every file system takes one.
+        let bytes = std::fs::read(&path).unwrap();
+        let text = String::from_utf8_lossy(&bytes[10..bytes.len() - 24]).into_owned();
+        let shape = text.replace("(2, 3)", "(288230376151711744,)");
+        let huge = file(1, shape.trim_end(), &[]);
+        std::fs::write(&path, &huge).unwrap();
+        let length = huge.len() as u64 + (1 << 60);
+        let grown = File::options().write(true).open(&path).unwrap();
+        if grown.set_len(length).is_ok() {
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("memory"), "{error}");
+        }
+    }
 
     fn file(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
         let mut out = b"\x93NUMPY".to_vec();

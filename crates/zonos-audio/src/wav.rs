@@ -104,6 +104,20 @@ pub fn write_wav(
     sample_rate: u32,
     format: WavFormat,
 ) -> Result<(), WavError> {
+    Ok(stage_wav(path, samples, sample_rate, format)?.commit()?)
+}
+
+/// As [`write_wav`], but leaves the commit to the caller, for files that belong together; see
+/// [`AtomicFile::commit_all`].
+///
+/// # Errors
+/// As [`write_wav`].
+pub fn stage_wav(
+    path: impl AsRef<Path>,
+    samples: &[f32],
+    sample_rate: u32,
+    format: WavFormat,
+) -> Result<AtomicFile, WavError> {
     let path = path.as_ref();
     let name = path.display().to_string();
     check_rate(&name, sample_rate)?;
@@ -131,7 +145,7 @@ pub fn write_wav(
         writer.finalize()
     })();
     match written {
-        Ok(()) => Ok(file.commit()?),
+        Ok(()) => Ok(file),
         Err(hound::Error::IoError(e)) => Err(file.error(e).into()),
         Err(other) => Err(file.error(io::Error::other(other)).into()),
     }

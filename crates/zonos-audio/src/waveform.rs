@@ -88,6 +88,15 @@ impl Waveform {
         self.save_wav_as(path, WavFormat::Pcm16)
     }
 
+    /// As [`save_wav`](Self::save_wav), but leaves the commit to the caller, for files that belong
+    /// together; see [`AtomicFile::commit_all`](crate::AtomicFile::commit_all).
+    ///
+    /// # Errors
+    /// See [`write_wav`].
+    pub fn stage_wav(&self, path: impl AsRef<Path>) -> Result<crate::AtomicFile, WavError> {
+        crate::wav::stage_wav(path, &self.samples, self.sample_rate, WavFormat::Pcm16)
+    }
+
     /// Writes a WAV file in the given sample format, complete or not at all.
     ///
     /// # Errors
