@@ -10,6 +10,7 @@ use crate::error::CheckpointError;
 use crate::format::{self, Format};
 use crate::mapped::MappedFile;
 use crate::opened::{Opened, Skipped};
+use crate::shown::shown;
 use crate::sidecar::read_json;
 use crate::tensor::{Entry, TensorInfo};
 use crate::{ModelKind, burnpack, hub, safetensors, torch};
@@ -100,7 +101,7 @@ impl Checkpoint {
         let is_index = file
             .file_name()
             .is_some_and(|n| n.to_string_lossy().ends_with(".safetensors.index.json"));
-        let opened = if is_index {
+        let mut opened = if is_index {
             safetensors::open_index(&file)?
         } else {
             open_file(&file, key)?
@@ -116,6 +117,10 @@ impl Checkpoint {
                 key: key.unwrap_or_default().into(),
                 available: format!("a {} file has no dictionaries inside", opened.format),
             });
+        }
+        // Notices are for people and quote names from the file.
+        for notice in &mut opened.notices {
+            *notice = shown(notice).into_owned();
         }
         let mut folders: Vec<PathBuf> = file.parent().map(Path::to_path_buf).into_iter().collect();
         if meta.is_dir() && !folders.iter().any(|f| f == path) {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::shown::shown;
+
 /// Why a checkpoint could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,19 +32,19 @@ pub enum CheckpointError {
     },
     /// A few lines of text stand where Git LFS should have put the weights.
     #[error(
-        "{path}: this is a Git LFS pointer ({size} bytes of text), not the weights{real}; run `git lfs pull` in that folder or download the file again"
+        "{path}: this is a Git LFS pointer ({size} bytes of text), not the file itself{real}; run `git lfs pull` in that folder or download the file again"
     )]
     LfsPointer {
         /// The file.
         path: PathBuf,
         /// Bytes of the pointer text.
         size: u64,
-        /// ` for a file of N bytes`, when the pointer says so.
+        /// ` of N bytes`, when the pointer says so.
         real: String,
     },
     /// A web page was saved under the checkpoint's name.
     #[error(
-        "{path}: this is an HTML page, not weights; the download failed (a login or error page was saved), download the file itself"
+        "{path}: this is an HTML page, not the file itself; the download failed (a login or error page was saved), download the file again"
     )]
     Html {
         /// The file.
@@ -71,7 +73,7 @@ pub enum CheckpointError {
         found: String,
     },
     /// A known format, or a part of one, that is not read.
-    #[error("{path}: {what}")]
+    #[error("{path}: {}", shown(what))]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -87,7 +89,7 @@ pub enum CheckpointError {
         looked_for: String,
     },
     /// The file contradicts itself.
-    #[error("{path}: damaged file: {reason}")]
+    #[error("{path}: damaged file: {}; download or copy it again", shown(reason))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -95,7 +97,7 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A shard index is wrong, or disagrees with its shards.
-    #[error("{path}: {reason}")]
+    #[error("{path}: {}", shown(reason))]
     ShardIndex {
         /// The index file.
         path: PathBuf,
@@ -103,7 +105,11 @@ pub enum CheckpointError {
         reason: String,
     },
     /// The key the user gave is not in the file.
-    #[error("{path}: no dictionary under key '{key}'; {available}")]
+    #[error(
+        "{path}: no dictionary under key '{}'; {}",
+        shown(key),
+        shown(available)
+    )]
     Key {
         /// The file.
         path: PathBuf,
@@ -113,7 +119,7 @@ pub enum CheckpointError {
         available: String,
     },
     /// No tensor of that name.
-    #[error("{path}: no tensor named '{name}'{detail}")]
+    #[error("{path}: no tensor named '{}'{}", shown(name), shown(detail))]
     NoSuchTensor {
         /// The checkpoint.
         path: PathBuf,
@@ -123,7 +129,7 @@ pub enum CheckpointError {
         detail: String,
     },
     /// One tensor cannot be read.
-    #[error("{path}: tensor '{name}': {reason}")]
+    #[error("{path}: tensor '{}': {}", shown(name), shown(reason))]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -141,10 +147,10 @@ pub enum CheckpointError {
         reason: String,
     },
     /// A `hub:` reference could not be resolved.
-    #[error("{0}")]
+    #[error("{}", shown(.0))]
     Hub(String),
     /// A conversion was refused.
-    #[error("{path}: {reason}")]
+    #[error("{path}: {}", shown(reason))]
     Output {
         /// The file that was to be written.
         path: PathBuf,

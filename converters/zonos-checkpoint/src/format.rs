@@ -1,6 +1,7 @@
 //! Which format a file is, told from its first bytes, never from its name.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::CheckpointError;
 use crate::mapped::MappedFile;
@@ -50,13 +51,7 @@ pub(crate) fn detect(file: &MappedFile) -> Result<Format, CheckpointError> {
     let path = file.path();
     let head = &bytes[..bytes.len().min(1024)];
 
-    if head.starts_with(b"version https://git-lfs") {
-        return Err(CheckpointError::LfsPointer {
-            path: path.into(),
-            size: file.len() as u64,
-            real: lfs_size(head),
-        });
-    }
+    refuse_stand_in(path, head, file.len() as u64)?;
     if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         return Ok(Format::TorchZip);
     }
@@ -79,9 +74,6 @@ pub(crate) fn detect(file: &MappedFile) -> Result<Format, CheckpointError> {
     if contains(window, &LEGACY_MAGIC) || contains(window, LEGACY_MAGIC_TEXT) {
         return Ok(Format::TorchLegacy);
     }
-    if looks_like_html(head) {
-        return Err(CheckpointError::Html { path: path.into() });
-    }
     if head.len() < 9 && path.extension().is_some_and(|e| e == "safetensors") {
         return Err(CheckpointError::Truncated {
             path: path.into(),
@@ -93,6 +85,22 @@ pub(crate) fn detect(file: &MappedFile) -> Result<Format, CheckpointError> {
         path: path.into(),
         found: describe(head),
     })
+}
+
+/// Refuses what failed downloads leave under the name of a file of `size` bytes that begins with
+/// `head`: an LFS pointer or a web page. No format that is read here begins like either.
+pub(crate) fn refuse_stand_in(path: &Path, head: &[u8], size: u64) -> Result<(), CheckpointError> {
+    if head.starts_with(b"version https://git-lfs") {
+        return Err(CheckpointError::LfsPointer {
+            path: path.into(),
+            size,
+            real: lfs_size(head),
+        });
+    }
+    if looks_like_html(head) {
+        return Err(CheckpointError::Html { path: path.into() });
+    }
+    Ok(())
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {

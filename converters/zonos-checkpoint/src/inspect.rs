@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::report::NonFinite;
+use crate::shown::shown;
 use crate::values::non_finite;
 use crate::{Checkpoint, CheckpointError, Format, ModelKind, Skipped};
 
@@ -167,22 +168,22 @@ impl fmt::Display for Inspection {
             )?;
         }
         writeln!(f)?;
-        let width = self.tensors.iter().map(|t| t.name.len()).max().unwrap_or(0);
-        for t in &self.tensors {
+        let names: Vec<_> = self.tensors.iter().map(|t| shown(&t.name)).collect();
+        let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+        for (name, t) in names.iter().zip(&self.tensors) {
             writeln!(
                 f,
-                "{:<width$}  {:<5}  {:>15}  {:?}",
-                t.name,
+                "{name:<width$}  {:<5}  {:>15}  {:?}",
                 t.dtype,
                 grouped(t.bytes),
                 t.shape
             )?;
         }
         if self.metadata.as_object().is_some_and(|m| !m.is_empty()) {
-            writeln!(f, "\nmetadata  {}", self.metadata)?;
+            writeln!(f, "\nmetadata  {}", shown(&self.metadata.to_string()))?;
         }
         for notice in &self.notices {
-            writeln!(f, "note      {notice}")?;
+            writeln!(f, "note      {}", shown(notice))?;
         }
         match self.non_finite.as_deref() {
             None => {}
@@ -192,7 +193,9 @@ impl fmt::Display for Inspection {
                     writeln!(
                         f,
                         "values    {}: {} NaN, {} infinite",
-                        b.name, b.nan, b.infinite
+                        shown(&b.name),
+                        b.nan,
+                        b.infinite
                     )?;
                 }
             }

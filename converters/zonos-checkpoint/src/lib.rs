@@ -62,6 +62,7 @@ mod output;
 mod pattern;
 mod report;
 mod safetensors;
+mod shown;
 mod sidecar;
 mod tensor;
 mod torch;

@@ -139,7 +139,10 @@ impl LoadOptions {
 #[non_exhaustive]
 pub enum LoadError {
     /// The checkpoint does not fit the model.
-    #[error("{}: does not fit the model: {}{}", report.checkpoint, report.summary(), hint(report, *kind))]
+    #[error(
+        "{}: does not fit the model: {}{}; see `zonos inspect {}`",
+        report.checkpoint, report.summary(), hint(report, *kind), report.checkpoint
+    )]
     NotClean {
         /// Everything that is wrong.
         report: Box<LoadReport>,

@@ -20,14 +20,8 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     /// Maps `path`. Nothing is read until a page is touched.
     pub(crate) fn open(path: &Path) -> Result<Arc<Self>, CheckpointError> {
-        let file = File::open(path).map_err(|e| CheckpointError::io(path, e))?;
+        let file = open_regular(path)?;
         let meta = file.metadata().map_err(|e| CheckpointError::io(path, e))?;
-        if !meta.is_file() {
-            return Err(CheckpointError::unsupported(
-                path,
-                "not a regular file; checkpoints are mapped into memory and cannot be read from pipes or devices",
-            ));
-        }
         if meta.len() == 0 {
             return Err(CheckpointError::Empty { path: path.into() });
         }
@@ -63,6 +57,19 @@ impl MappedFile {
     pub(crate) fn shared(&self) -> bytes::Bytes {
         self.bytes.clone()
     }
+}
+
+/// Opens `path` for reading if it is a regular file. The question comes first: opening a pipe waits
+/// for a writer.
+pub(crate) fn open_regular(path: &Path) -> Result<File, CheckpointError> {
+    let meta = std::fs::metadata(path).map_err(|e| CheckpointError::io(path, e))?;
+    if !meta.is_file() {
+        return Err(CheckpointError::unsupported(
+            path,
+            "not a regular file; folders, pipes and devices cannot be read here, copy the data into a file",
+        ));
+    }
+    File::open(path).map_err(|e| CheckpointError::io(path, e))
 }
 
 #[allow(unsafe_code)]

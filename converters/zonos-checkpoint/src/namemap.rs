@@ -84,6 +84,18 @@ impl NameMap {
         self
     }
 
+    /// Removes what training wrappers put before or into names: `module.` (data parallel),
+    /// `_orig_mod.` (compiled modules, whole or part) and `model.` (training frameworks), in any
+    /// order, up to three deep. For models none of whose own names begin so.
+    pub fn strip_wrappers(mut self) -> Self {
+        for _ in 0..3 {
+            for prefix in ["module.", "_orig_mod.", "model."] {
+                self = self.strip_prefix(prefix);
+            }
+        }
+        self.rename("*._orig_mod.*", "*.*")
+    }
+
     /// Renames what matches `from` to `to`.
     ///
     /// In `from`, `{n}` stands for a number, `{n>=18}` for a number in a range, `*` for any text.
@@ -225,13 +237,17 @@ impl NameMap {
             reason,
         };
         let meta = std::fs::metadata(path).map_err(|e| CheckpointError::io(path, e))?;
+        if !meta.is_file() {
+            return Err(wrong("not a regular file".into()));
+        }
         if meta.len() > 16 << 20 {
             return Err(wrong("a map file of more than 16 MiB".into()));
         }
         let text = std::fs::read_to_string(path).map_err(|e| CheckpointError::io(path, e))?;
+        let text = text.trim_start_matches('\u{feff}');
         match path.extension().and_then(|e| e.to_str()) {
-            Some("toml") => Self::from_toml(&text).map_err(wrong),
-            Some("json") => Self::from_json(&text).map_err(wrong),
+            Some("toml") => Self::from_toml(text).map_err(wrong),
+            Some("json") => Self::from_json(text).map_err(wrong),
             _ => Err(wrong("a map file ends in .toml or .json".into())),
         }
     }

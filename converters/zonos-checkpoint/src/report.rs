@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::shown::shown;
+
 /// Most lines of one kind that [`LoadReport`] prints.
 const MAX_LINES: usize = 40;
 
@@ -182,7 +184,7 @@ impl LoadReport {
         if parts.is_empty() {
             format!("{} tensors match", self.matched.len())
         } else {
-            format!("{}; {} match", parts.join("; "), self.matched.len())
+            format!("{}; {} match", shown(&parts.join("; ")), self.matched.len())
         }
     }
 }
@@ -196,7 +198,7 @@ impl fmt::Display for LoadReport {
         writeln!(
             f,
             "{}: {} tensors match",
-            self.checkpoint,
+            shown(&self.checkpoint),
             self.matched.len()
         )?;
         section(f, "missing", &self.missing, |m| match &m.found {
@@ -247,7 +249,7 @@ fn section<T>(
     }
     writeln!(f, "  {title}: {}", list.len())?;
     for item in list.iter().take(MAX_LINES) {
-        writeln!(f, "    {}", show(item))?;
+        writeln!(f, "    {}", shown(&show(item)))?;
     }
     if list.len() > MAX_LINES {
         writeln!(f, "    .. and {} more", list.len() - MAX_LINES)?;

@@ -172,9 +172,61 @@ fn read_header(map: &MappedFile) -> Result<Metadata, CheckpointError> {
         },
         Err(e) => Err(CheckpointError::malformed(
             path,
-            format!("safetensors header: {e}"),
+            first_fault(bytes).unwrap_or_else(|| format!("safetensors header: {e}")),
         )),
     }
+}
+
+/// The first thing wrong with a header that was refused, with the tensor and the byte counts, which
+/// the refusal itself does not tell.
+fn first_fault(bytes: &[u8]) -> Option<String> {
+    let end = usize::try_from(header_length(bytes)).ok()?.checked_add(8)?;
+    let header: Map<String, Value> = match serde_json::from_slice(bytes.get(8..end)?) {
+        Ok(header) => header,
+        Err(e) => return Some(format!("the safetensors header is not valid JSON: {e}")),
+    };
+    let mut tensors = Vec::new();
+    for (name, info) in header.iter().filter(|(name, _)| *name != "__metadata__") {
+        let place = |what: &str| Some(format!("tensor '{name}': {what}"));
+        let pair = info["data_offsets"].as_array().and_then(|o| match &o[..] {
+            [from, to] => Some((from.as_u64()?, to.as_u64()?)),
+            _ => None,
+        });
+        let Some((from, to)) = pair else {
+            return place("no valid 'data_offsets' in the safetensors header");
+        };
+        let Ok(dtype) = serde_json::from_value::<Dtype>(info["dtype"].clone()) else {
+            return place(&format!("unknown dtype {}", info["dtype"]));
+        };
+        let Ok(shape) = serde_json::from_value::<Vec<u64>>(info["shape"].clone()) else {
+            return place("no valid 'shape' in the safetensors header");
+        };
+        tensors.push((from, to, name, dtype, shape));
+    }
+    tensors.sort_by_key(|(from, to, ..)| (*from, *to));
+    let mut at = 0;
+    for (from, to, name, dtype, shape) in tensors {
+        if from != at || to < from {
+            return Some(format!(
+                "tensor '{name}': expected its data to begin at byte {at}, where the tensor before it ends, found bytes {from} to {to}"
+            ));
+        }
+        let bits = shape
+            .iter()
+            .try_fold(dtype.bitsize() as u64, |n, &d| n.checked_mul(d));
+        let Some(bits) = bits else {
+            return Some(format!("tensor '{name}': shape {shape:?} is too large"));
+        };
+        if bits.div_ceil(8) != to - from {
+            return Some(format!(
+                "tensor '{name}': expected {} bytes for {dtype:?} {shape:?}, found {}",
+                bits.div_ceil(8),
+                to - from
+            ));
+        }
+        at = to;
+    }
+    None
 }
 
 fn header_length(bytes: &[u8]) -> u64 {

@@ -6,13 +6,15 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::CheckpointError;
+use crate::format::refuse_stand_in;
+use crate::mapped::open_regular;
 
 /// Largest JSON file read.
 const MAX_JSON: u64 = 256 << 20;
 
 /// Reads a JSON file of bounded size.
 pub(crate) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
-    let file = std::fs::File::open(path).map_err(|e| CheckpointError::io(path, e))?;
+    let file = open_regular(path)?;
     let mut bytes = Vec::new();
     file.take(MAX_JSON + 1)
         .read_to_end(&mut bytes)
@@ -26,12 +28,11 @@ pub(crate) fn read_json(path: &Path) -> Result<Value, CheckpointError> {
             "more than {MAX_JSON} bytes, too large for a JSON file"
         )));
     }
-    if bytes.starts_with(b"version https://git-lfs") {
-        return Err(CheckpointError::LfsPointer {
-            path: path.into(),
-            size: bytes.len() as u64,
-            real: String::new(),
-        });
+    if bytes.is_empty() {
+        return Err(CheckpointError::Empty { path: path.into() });
     }
-    serde_json::from_slice(&bytes).map_err(|e| wrong(format!("not valid JSON: {e}")))
+    refuse_stand_in(path, &bytes[..bytes.len().min(1024)], bytes.len() as u64)?;
+    // Some editors write a byte order mark, which is no part of JSON.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    serde_json::from_slice(text).map_err(|e| wrong(format!("not valid JSON: {e}")))
 }

@@ -852,3 +852,205 @@ fn map_files_say_the_same_as_code() {
         Err(LoadError::NameMap(_))
     ));
 }
+
+/// The text of an error about a checkpoint that opens, or does not.
+fn sidecar_error(dir: &Path, file: &str) -> String {
+    let checkpoint = open(dir.join("model.safetensors"));
+    checkpoint.sidecar(file).unwrap_err().to_string()
+}
+
+#[cfg(unix)]
+#[test]
+fn pipes_are_refused_instead_of_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = |name: &str| {
+        let path = dir.path().join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        path
+    };
+    let text = error(pipe("pipe.safetensors"));
+    assert!(text.contains("not a regular file"), "{text}");
+    write_safetensors(&dir.path().join("model.safetensors"), &[("w", &[2], 1.0)]);
+    pipe("params.json");
+    let text = sidecar_error(dir.path(), "params.json");
+    assert!(
+        text.contains("params.json") && text.contains("not a regular file"),
+        "{text}"
+    );
+    index(dir.path(), &serde_json::json!({"w": "pipe.safetensors"}));
+    let text = error(dir.path().join("model.safetensors.index.json"));
+    assert!(
+        text.contains("pipe.safetensors") && text.contains("not a regular file"),
+        "{text}"
+    );
+    let text = NameMap::from_file(pipe("map.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("not a regular file"), "{text}");
+}
+
+#[test]
+fn json_files_that_are_something_else_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write_safetensors(&dir.path().join("model.safetensors"), &[("w", &[2], 1.0)]);
+    write("params.json", "<!doctype html><html>login</html>");
+    let text = sidecar_error(dir.path(), "params.json");
+    assert!(
+        text.contains("params.json") && text.contains("HTML page"),
+        "{text}"
+    );
+    write(
+        "params.json",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 99\n",
+    );
+    let text = sidecar_error(dir.path(), "params.json");
+    assert!(
+        text.contains("Git LFS pointer") && text.contains("99 bytes"),
+        "{text}"
+    );
+    write("params.json", "");
+    let text = sidecar_error(dir.path(), "params.json");
+    assert!(text.contains("empty"), "{text}");
+    write("params.json", "\u{feff}{\"dim\": 64}");
+    let params = open(dir.path().join("model.safetensors")).sidecar("params.json");
+    assert_eq!(params.unwrap().unwrap()["dim"], 64);
+    write("model.safetensors.index.json", "<html></html>");
+    let text = error(dir.path().join("model.safetensors.index.json"));
+    assert!(text.contains("HTML page"), "{text}");
+}
+
+#[test]
+fn faults_of_a_safetensors_header_name_the_tensor_and_the_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let text = |header: &str| {
+        let mut file = (header.len() as u64).to_le_bytes().to_vec();
+        file.extend(header.as_bytes());
+        file.extend([0; 24]);
+        fs::write(&path, file).unwrap();
+        error(&path)
+    };
+    for (header, parts) in [
+        (
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[5],"data_offsets":[8,24]}}"#,
+            ["'b'", "expected 20 bytes for F32 [5]", "found 16"],
+        ),
+        (
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}}"#,
+            ["'b'", "begin at byte 8", "found bytes 12 to 24"],
+        ),
+        (
+            r#"{"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}}"#,
+            ["'a'", "unknown dtype", "F31"],
+        ),
+        (
+            r#"{"a":{"dtype":"F32","data_offsets":[0,24]}}"#,
+            ["'a'", "no valid 'shape'", "x.safetensors"],
+        ),
+        (r#"{"a":"#, ["not valid JSON", "line 1", "x.safetensors"]),
+    ] {
+        let text = text(header);
+        for part in parts.into_iter().chain(["download or copy it again"]) {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}
+
+#[test]
+fn names_are_escaped_where_people_read_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let name = "w\u{1b}[2J\nfile  /etc";
+    write_safetensors(&path, &[(name, &[2], 1.0)]);
+    let checkpoint = open(&path);
+    assert_eq!(checkpoint.names().next(), Some(name));
+    let specs = [TensorSpec::plain("v", [2])];
+    let report = plan(&checkpoint, &NameMap::new(), &specs).unwrap();
+    let options = LoadOptions::default();
+    let refused = Loader::new(&checkpoint, &NameMap::new(), &specs, &options, &device())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.ends_with(&format!("see `zonos inspect {}`", path.display())),
+        "{refused}"
+    );
+    for text in [
+        report.to_string(),
+        report.summary(),
+        refused,
+        zonos_checkpoint::inspect(&checkpoint, false)
+            .unwrap()
+            .to_string(),
+        checkpoint
+            .tensor_data("v\u{1b}[2J\nfile")
+            .unwrap_err()
+            .to_string(),
+    ] {
+        assert!(
+            !text.contains('\u{1b}') && text.contains(r"\u{1b}[2J\nfile"),
+            "{text}"
+        );
+    }
+}
+
+/// A copy of a safetensors file with its tensors under other names.
+fn renamed(from: &Path, to: &Path, rename: impl Fn(&str) -> String) {
+    let bytes = fs::read(from).unwrap();
+    let end = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(&bytes[8..end]).unwrap();
+    let header: serde_json::Map<_, _> = header
+        .into_iter()
+        .map(|(name, info)| match name.as_str() {
+            "__metadata__" => (name, info),
+            _ => (rename(&name), info),
+        })
+        .collect();
+    let mut text = serde_json::Value::Object(header).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend(text);
+    file.extend(&bytes[end..]);
+    fs::write(to, file).unwrap();
+}
+
+#[test]
+fn h06_names_under_training_wrappers_are_the_models_own() {
+    let dir = tempfile::tempdir().unwrap();
+    for model in [
+        "zonos2/tiny/model.safetensors",
+        "dac/tiny/folded.safetensors",
+    ] {
+        let plain = open(fixture(model));
+        let specs: Vec<_> = plain
+            .names()
+            .map(|n| TensorSpec::plain(n, plain.info(n).unwrap().shape.clone()))
+            .collect();
+        let map = NameMap::new().strip_wrappers();
+        // Names without wrappers stay, `decoder.model.0` among them.
+        let report = plan(&plain, &map, &specs).unwrap();
+        assert!(report.is_clean(), "{report}");
+        for wrapper in [
+            "module.",
+            "_orig_mod.",
+            "model.",
+            "module._orig_mod.",
+            "_orig_mod.module.",
+            "model._orig_mod.module.",
+        ] {
+            let path = dir.path().join("wrapped.safetensors");
+            renamed(&fixture(model), &path, |name| format!("{wrapper}{name}"));
+            let report = plan(&open(&path), &map, &specs).unwrap();
+            assert!(report.is_clean(), "{model}: {wrapper}: {report}");
+            fs::remove_file(&path).unwrap();
+        }
+        let path = dir.path().join("compiled.safetensors");
+        renamed(&fixture(model), &path, |name| {
+            name.replacen(".0.", ".0._orig_mod.", 1)
+        });
+        let report = plan(&open(&path), &map, &specs).unwrap();
+        assert!(report.is_clean(), "{model}: {report}");
+    }
+}
