@@ -4,9 +4,10 @@
 //! machine that has no weights and no network. It speaks noise.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
+use zonos_audio::{AtomicFile, FileError, ScratchFolder};
 
 use crate::TtsError;
 
@@ -37,34 +38,49 @@ pub struct DemoPaths {
 /// Writes the demo model into `dir`, creating it, and says where its halves lie.
 ///
 /// The codec is in the folder `codec` of the model's folder, one of the places where the `zonos`
-/// command looks for it, so `--model DIR` alone runs it. Existing files of those names are replaced.
+/// command looks for it, so `--model DIR` alone runs it. Files that are there already and hold the
+/// same are left alone.
 ///
 /// # Errors
-/// [`TtsError::Demo`] naming the file or folder that cannot be written.
+/// [`TtsError::Demo`] naming the file or folder that cannot be written, or the file of one of those
+/// names that holds something else; nothing is replaced.
 pub fn write_demo_checkpoint(dir: impl AsRef<Path>) -> Result<DemoPaths, TtsError> {
     let dir = dir.as_ref();
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| TtsError::Demo { path, source }
     };
+    let mut missing = Vec::new();
     for (name, bytes) in FILES {
         let path = dir.join(name);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed(folder))?;
+        match holds(&path, bytes).map_err(failed(&path))? {
+            None => missing.push((path, bytes)),
+            Some(true) => {}
+            Some(false) => {
+                return Err(failed(&path)(io::Error::other(
+                    "it exists and holds something else; give another folder",
+                )));
+            }
         }
-        // Written beside the target and renamed, so that no half file is ever opened.
-        let folder = path.parent().unwrap_or(dir);
-        let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed(folder))?;
-        std::io::Write::write_all(&mut temporary, bytes).map_err(failed(&path))?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let readable = fs::Permissions::from_mode(0o644);
-            fs::set_permissions(temporary.path(), readable).map_err(failed(&path))?;
+    }
+    if !dir.exists() {
+        fs::create_dir_all(dir).map_err(failed(dir))?;
+    }
+    for (path, bytes) in missing {
+        // Not with its parents: an interrupt may have just removed those.
+        if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+            fs::create_dir(folder).map_err(failed(folder))?;
         }
-        temporary
-            .persist(&path)
-            .map_err(|error| failed(&path)(error.error))?;
+        let written = AtomicFile::create(&path).and_then(|mut file| {
+            file.write_all(bytes).map_err(|e| file.error(e))?;
+            file.commit()
+        });
+        written.map_err(|error| match error {
+            FileError::Create { source, .. } | FileError::Write { source, .. } => {
+                failed(&path)(source)
+            }
+            other => failed(&path)(io::Error::other(other)),
+        })?;
     }
     Ok(DemoPaths {
         model: dir.to_path_buf(),
@@ -72,11 +88,23 @@ pub fn write_demo_checkpoint(dir: impl AsRef<Path>) -> Result<DemoPaths, TtsErro
     })
 }
 
+/// Whether `path` holds exactly `bytes`; `None` when nothing is there.
+fn holds(path: &Path, bytes: &[u8]) -> io::Result<Option<bool>> {
+    match fs::metadata(path) {
+        Ok(meta) if meta.is_file() && meta.len() == bytes.len() as u64 => {
+            Ok(Some(fs::read(path)? == bytes))
+        }
+        Ok(_) => Ok(Some(false)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// A demo model in a temporary folder, which goes away with this value.
 #[derive(Debug)]
 pub struct DemoCheckpoint {
     paths: DemoPaths,
-    _dir: TempDir,
+    _dir: ScratchFolder,
 }
 
 impl DemoCheckpoint {
@@ -85,13 +113,10 @@ impl DemoCheckpoint {
     /// # Errors
     /// The system's temporary folder cannot be written to.
     pub fn create() -> Result<Self, TtsError> {
-        let dir = tempfile::Builder::new()
-            .prefix("zonos-demo-")
-            .tempdir()
-            .map_err(|source| TtsError::Demo {
-                path: std::env::temp_dir(),
-                source,
-            })?;
+        let dir = ScratchFolder::create("zonos-demo-").map_err(|source| TtsError::Demo {
+            path: std::env::temp_dir(),
+            source,
+        })?;
         Ok(Self {
             paths: write_demo_checkpoint(dir.path())?,
             _dir: dir,
@@ -127,6 +152,19 @@ mod tests {
             total += bytes.len();
         }
         assert!(total < 8 << 20, "{total} bytes");
+    }
+
+    #[test]
+    fn files_of_others_are_not_replaced() {
+        let demo = DemoCheckpoint::create().unwrap();
+        let params = demo.model().join("params.json");
+        assert!(write_demo_checkpoint(demo.model()).is_ok());
+        fs::write(&params, "{}").unwrap();
+        fs::remove_file(demo.codec()).unwrap();
+        let error = write_demo_checkpoint(demo.model()).unwrap_err().to_string();
+        assert!(error.contains("params.json"), "{error}");
+        assert_eq!(fs::read(&params).unwrap(), b"{}");
+        assert!(!demo.codec().exists());
     }
 
     #[test]

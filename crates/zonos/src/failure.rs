@@ -3,7 +3,10 @@
 use std::io;
 use std::process::ExitCode;
 
-/// The speech was ended by the length bound or the loop breaker, not by the model. Files are kept.
+use crate::output;
+
+/// The speech was ended by the length bound, the loop breaker or a full context, not by the model.
+/// Files are kept.
 pub(crate) const CUT_SHORT: u8 = 3;
 
 /// The convention for "ended by an interrupt": 128 + SIGINT.
@@ -78,7 +81,7 @@ fn say(message: &str) {
     // `eprintln!` panics when stderr is closed, and there is nobody left to tell.
     let _ = io::Write::write_fmt(
         &mut io::stderr().lock(),
-        format_args!("error: {}\n", flatten(message)),
+        format_args!("error: {}\n", output::visible(&flatten(message))),
     );
 }
 

@@ -1,12 +1,14 @@
 //! Where results go, checked before anything is loaded.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
-use zonos_audio::AtomicFile;
+use zonos_audio::{AtomicFile, ScratchFolder, Unfinished};
+use zonos_checkpoint::Checkpoint;
 
 use crate::failure::{Failure, stdout_failure};
 
@@ -44,7 +46,18 @@ impl Target {
 /// Checks that `path` can be created or replaced, by creating the temporary file that would become
 /// it and removing that again.
 pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
+    no_dash(path)?;
     Ok(AtomicFile::create(path).map(drop)?)
+}
+
+/// Only `zonos tts --output` can write to stdout. Anywhere else `-` would become a file of that name.
+fn no_dash(path: &Path) -> Result<(), Failure> {
+    if path == Path::new("-") {
+        return Err(Failure::usage(
+            "- is no file name here: this output cannot go to stdout; for a file of that name give ./-",
+        ));
+    }
+    Ok(())
 }
 
 /// Checks that files can be created in `folder`, by creating and removing one.
@@ -76,6 +89,7 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
 
 /// Checks that files can be created in `folder`, or that `folder` itself can be created.
 pub(crate) fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
+    no_dash(folder)?;
     if folder.exists() {
         check_folder(folder)?;
     } else {
@@ -96,6 +110,78 @@ pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Files for a folder that appear in it together, once all of them are written.
+pub(crate) struct Staging {
+    // Dropped in this order: what was written goes before the folder that it lies in.
+    scratch: ScratchFolder,
+    created: Option<Created>,
+    folder: PathBuf,
+}
+
+/// A folder that is taken away again unless its files arrive.
+struct Created {
+    folder: PathBuf,
+    _entry: Unfinished,
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        // Fails, as it should, when something lies in it.
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+impl Staging {
+    /// Begins to fill `folder`, creating it where it does not exist.
+    pub(crate) fn begin(folder: &Path) -> Result<Self, Failure> {
+        check_folder_or_parent(folder)?;
+        let mut created = None;
+        if !folder.exists() {
+            make_folder(folder)?;
+            created = Some(Created {
+                folder: folder.to_path_buf(),
+                _entry: Unfinished::new(folder),
+            });
+        }
+        // Inside the folder, so that the files only need to be renamed.
+        let scratch = ScratchFolder::create_in(folder, ".zonos-")
+            .with_context(|| format!("cannot create a folder in {}", folder.display()))?;
+        Ok(Self {
+            scratch,
+            created,
+            folder: folder.to_path_buf(),
+        })
+    }
+
+    /// Where to write the files.
+    pub(crate) fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Moves all files into the folder.
+    pub(crate) fn commit(self) -> Result<(), Failure> {
+        let failed = || format!("cannot write into {}", self.folder.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(self.path()).with_context(failed)? {
+            let entry = entry.with_context(failed)?;
+            let target = self.folder.join(entry.file_name());
+            if target.is_dir() {
+                return Err(Failure::failed(format!(
+                    "{}: is a directory; give another folder",
+                    target.display()
+                )));
+            }
+            files.push((entry.path(), target));
+        }
+        for (from, to) in files {
+            std::fs::rename(from, &to)
+                .with_context(|| format!("{}: cannot write", to.display()))?;
+        }
+        drop(self.created);
+        Ok(())
+    }
+}
+
 /// The folder that holds `path`; the current one for a bare name.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -106,13 +192,6 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 
 /// Refuses two outputs, or an input and an output, that are the same file.
 pub(crate) fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
-    let place = |path: &Path| -> PathBuf {
-        let folder = folder_of(path);
-        let folder = folder
-            .canonicalize()
-            .unwrap_or_else(|_| folder.to_path_buf());
-        folder.join(path.file_name().unwrap_or(OsStr::new("")))
-    };
     for (i, (name, path)) in paths.iter().enumerate() {
         for (other_name, other) in &paths[..i] {
             if place(path) == place(other) {
@@ -126,8 +205,92 @@ pub(crate) fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses an output that is one of a checkpoint's files or the parameters beside them.
+pub(crate) fn spares(
+    checkpoint: &Checkpoint,
+    reference: &str,
+    outputs: &[(&str, &Path)],
+) -> Result<(), Failure> {
+    let mut files: HashSet<&Path> = checkpoint
+        .names()
+        .filter_map(|name| checkpoint.info(name))
+        .map(|info| &*info.file)
+        .collect();
+    files.insert(checkpoint.path());
+    let mut folders: HashSet<&Path> = files.iter().map(|file| folder_of(file)).collect();
+    folders.insert(Path::new(reference));
+    let places: HashSet<PathBuf> = files
+        .iter()
+        .map(|file| place(file))
+        .chain(folders.iter().flat_map(|folder| {
+            ["params.json", "config.json"].map(|name| place(&folder.join(name)))
+        }))
+        .collect();
+    for (name, path) in outputs {
+        if places.contains(&place(path)) {
+            return Err(Failure::usage(format!(
+                "{name} and a file of the checkpoint are the same file: {}",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The file behind a path, whatever links lead to it.
+fn place(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| {
+        let folder = folder_of(path);
+        let folder = folder
+            .canonicalize()
+            .unwrap_or_else(|_| folder.to_path_buf());
+        folder.join(path.file_name().unwrap_or(OsStr::new("")))
+    })
+}
+
+/// The text with its control characters spelled out, line breaks too. Names in a file are a
+/// stranger's, and a terminal obeys what it is sent.
+pub(crate) fn visible(text: &str) -> String {
+    escape(text, |c| c.is_control())
+}
+
+/// As [`visible`], for text whose lines are ours.
+fn visible_lines(text: &str) -> String {
+    escape(text, |c| c.is_control() && c != '\n')
+}
+
+fn escape(text: &str, hidden: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if hidden(c) {
+            shown.extend(c.escape_debug());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// Indented JSON. JSON itself escapes only some of the control characters.
+fn json_text(value: &serde_json::Value) -> String {
+    let mut shown = String::new();
+    for c in format!("{value:#}").chars() {
+        if c.is_control() && c != '\n' {
+            // Writing to a string does not fail.
+            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// Writes a line to stdout.
 pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
+    print_raw(&visible_lines(&line.to_string()))
+}
+
+fn print_raw(line: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
@@ -136,12 +299,18 @@ pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
 
 /// Writes a value to stdout as indented JSON.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    print(format_args!("{value:#}"))
+    print_raw(&json_text(value))
+}
+
+/// Writes a value to stderr as indented JSON.
+pub(crate) fn note_json(value: &serde_json::Value) {
+    let _ = writeln!(io::stderr().lock(), "{}", json_text(value));
 }
 
 /// Writes a line to stderr; a closed stderr is not an error.
 pub(crate) fn note(quiet: bool, line: impl Display) {
     if !quiet {
+        let line = visible(&line.to_string());
         let _ = writeln!(io::stderr().lock(), "{line}");
     }
 }
@@ -166,5 +335,46 @@ mod tests {
         let (a, b) = (dir.path().join("a"), dir.path().join("./a"));
         assert!(distinct(&[("-o", &a), ("--codes", &b)]).is_err());
         assert!(distinct(&[("-o", &a), ("--codes", &dir.path().join("b"))]).is_ok());
+        #[cfg(unix)]
+        {
+            std::fs::write(&a, "").unwrap();
+            let link = dir.path().join("link");
+            std::os::unix::fs::symlink(&a, &link).unwrap();
+            assert!(distinct(&[("-o", &a), ("--codes", &link)]).is_err());
+        }
+    }
+
+    #[test]
+    fn control_characters_are_spelled_out() {
+        assert_eq!(visible("a\u{1b}[2J\nb é"), "a\\u{1b}[2J\\nb é");
+        assert_eq!(visible_lines("a\nb\r"), "a\nb\\r");
+        let value = serde_json::json!({ "a\u{9b}": "\u{7f}\n" });
+        let text = json_text(&value);
+        assert!(
+            text.contains("\\u009b") && text.contains("\\u007f"),
+            "{text}"
+        );
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            value
+        );
+    }
+
+    #[test]
+    fn a_folder_is_filled_at_once_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let staging = Staging::begin(&out).unwrap();
+        std::fs::write(staging.path().join("a"), "a").unwrap();
+        drop(staging);
+        assert!(!out.exists());
+        let staging = Staging::begin(&out).unwrap();
+        std::fs::write(staging.path().join("a"), "a").unwrap();
+        staging.commit().unwrap();
+        let names: Vec<_> = std::fs::read_dir(&out)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["a"]);
     }
 }

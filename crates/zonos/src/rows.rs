@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use zonos_audio::npy;
 use zonos_tts::Speaker;
 use zonos2::{Sequence, Zonos2Config};
@@ -14,14 +14,22 @@ pub(crate) fn read_rows(
     config: &Zonos2Config,
     speaker: Option<Speaker>,
 ) -> anyhow::Result<Sequence> {
-    let array = npy::read(path)?;
     let width = config.row_width();
-    if !matches!(array.shape(), &[rows, columns] if rows > 0 && columns == width) {
-        bail!(array.shape_error(format_args!(
-            "prompt rows, [rows, {width}] ({} codebooks and the text id)",
+    // The header alone tells of a file that is none of these, however large it is.
+    match *npy::read_shape(path)? {
+        [rows, columns] if rows > 0 && columns == width => ensure!(
+            rows <= config.max_seqlen,
+            "{}: {rows} rows, but the model has {} positions (max_seqlen)",
+            path.display(),
+            config.max_seqlen
+        ),
+        ref shape => bail!(
+            "{}: shape: expected prompt rows, [rows, {width}] ({} codebooks and the text id), found {shape:?}",
+            path.display(),
             config.n_codebooks
-        )));
+        ),
     }
+    let array = npy::read(path)?;
     let mut sequence = Sequence::new(array.to_i32()?);
     sequence.speaker = speaker.map(|speaker| (speaker.vector, speaker.position));
     sequence

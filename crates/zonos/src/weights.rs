@@ -39,7 +39,8 @@ impl Source {
     /// The demo when neither is given; otherwise both, the codec being found beside the model when
     /// it is not given.
     pub(crate) fn find(model: Option<&str>, codec: Option<&str>) -> Result<Self, Failure> {
-        match (model, codec) {
+        let given = |name: Option<&'_ str>| name.filter(|name| !name.is_empty()).map(str::to_owned);
+        match (given(model).as_deref(), given(codec).as_deref()) {
             (None, None) => Ok(Self::Demo),
             (None, Some(codec)) => Err(Failure::usage(format!(
                 "--codec {codec} is given without --model; give both, or neither for the demo model"
@@ -49,6 +50,9 @@ impl Source {
                 codec: codec.to_owned(),
             }),
             (Some(model), None) => {
+                if !model.starts_with("hub:") && !Path::new(model).exists() {
+                    return Err(Failure::failed(format!("--model {model} does not exist")));
+                }
                 let codec = beside(model).ok_or_else(|| {
                     Failure::usage(format!(
                         "--model {model} is given without --codec, and no {} lies in its folder; give the DAC 44.1 kHz weights with --codec",
@@ -121,6 +125,23 @@ pub(crate) fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Fai
     open_as(reference, ModelKind::Dac, quiet)
 }
 
+/// As [`open_codec`], where `reference` may also be the folder of a model that its codec lies in.
+pub(crate) fn find_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+    let inside = Path::new(reference)
+        .is_dir()
+        .then(|| beside(reference))
+        .flatten();
+    match inside {
+        // A folder that is a codec itself may well hold something of such a name.
+        Some(inside)
+            if !Checkpoint::open(reference).is_ok_and(|c| c.model_kind() == ModelKind::Dac) =>
+        {
+            open_codec(&inside.to_string_lossy(), quiet)
+        }
+        _ => open_codec(reference, quiet),
+    }
+}
+
 /// Opens a checkpoint, says what it leaves out, and refuses one of another model by name. One that
 /// looks like none goes on: its loader says what is missing.
 fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint, Failure> {
@@ -141,18 +162,44 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
     )))
 }
 
-/// Says on stderr which weights are NaN or infinite. They are loaded all the same: a value that no
+/// Says on stderr how many weights are NaN or infinite. They are loaded all the same: a value that no
 /// text reaches does no harm, and one that does stops the run with the frame and layer.
-pub(crate) fn warn(report: &LoadReport) {
-    for tensor in &report.non_finite {
-        output::note(
-            false,
-            format_args!(
-                "warning: {}: tensor {} holds {} NaN and {} infinite values; fetch or convert the file again",
-                report.checkpoint, tensor.name, tensor.nan, tensor.infinite
-            ),
-        );
+pub(crate) fn warn(report: &LoadReport, silent: bool) {
+    let Some((names, count)) = first_names(report.non_finite.iter().map(|t| t.name.as_str()))
+    else {
+        return;
+    };
+    output::note(
+        silent,
+        format_args!(
+            "warning: {}: {count} tensors hold NaN or infinite values ({names}); `zonos inspect {} --check` lists them; fetch or convert the file again",
+            report.checkpoint, report.checkpoint
+        ),
+    );
+}
+
+/// The first three names and how many there are; `None` when there is none.
+pub(crate) fn first_names<'a>(names: impl Iterator<Item = &'a str>) -> Option<(String, usize)> {
+    let names: Vec<&str> = names.collect();
+    let (head, rest) = names.split_at(names.len().min(3));
+    let more = if rest.is_empty() { "" } else { ", .." };
+    (!names.is_empty()).then(|| (head.join(", ") + more, names.len()))
+}
+
+/// Refuses decoded samples that are no numbers: nothing plays them, and the weights are to blame.
+pub(crate) fn check_audio(samples: &[f32], codec: &Checkpoint) -> Result<(), Failure> {
+    match samples.iter().position(|x| !x.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(bad_audio(at, samples[at], codec)),
     }
+}
+
+/// The failure of [`check_audio`], for sample `at`.
+pub(crate) fn bad_audio(at: usize, value: f32, codec: &Checkpoint) -> Failure {
+    let name = codec.path().display();
+    Failure::failed(format!(
+        "{name}: decodes to audio that is not finite (sample {at} is {value}), so nothing more was written; `zonos inspect {name} --check` tells whether the weights hold NaN or infinity"
+    ))
 }
 
 #[cfg(test)]
@@ -160,9 +207,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn three_names_stand_for_all() {
+        assert_eq!(first_names([].into_iter()), None);
+        assert_eq!(
+            first_names(["a", "b"].into_iter()),
+            Some(("a, b".to_owned(), 2))
+        );
+        assert_eq!(
+            first_names(["a", "b", "c", "d"].into_iter()),
+            Some(("a, b, c, ..".to_owned(), 4))
+        );
+    }
+
+    #[test]
     fn both_or_neither_or_a_codec_beside_the_model() {
         assert_eq!(Source::find(None, None).ok(), Some(Source::Demo));
+        assert_eq!(Source::find(Some(""), Some("")).ok(), Some(Source::Demo));
         assert!(Source::find(None, Some("c")).is_err());
+        assert!(matches!(
+            Source::find(Some("/gone"), None),
+            Err(Failure::Failed(_))
+        ));
         assert!(Source::find(Some("hub:a/b"), None).is_err());
 
         let dir = tempfile::tempdir().unwrap();

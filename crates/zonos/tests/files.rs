@@ -91,7 +91,14 @@ fn another_model_in_the_file() {
     work.refuses(
         1,
         &["model.safetensors"],
-        &["dac", "decode", &codes, &out, "--model", &model],
+        &[
+            "dac",
+            "decode",
+            &codes,
+            &out,
+            "--model",
+            &work.arg("model/model.safetensors"),
+        ],
     );
 }
 

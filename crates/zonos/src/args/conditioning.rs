@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args};
 )]
 pub(crate) struct ConditioningArgs {
     /// Speaking-rate bucket, as a number (0 is the slowest) or a label such as 17-21, or none.
-    #[arg(long, value_name = "BUCKET|none", default_value = "none", value_parser = rate)]
+    #[arg(long, value_name = "BUCKET|none", default_value = "none", allow_negative_numbers = true, value_parser = rate)]
     pub speaking_rate: Rate,
     /// Quality buckets by feature, as in lufs=8,max_pause=1, or none. Replaces the default
     /// [default: trailing_silence_s=3].
@@ -28,14 +28,14 @@ pub(crate) struct ConditioningArgs {
     )]
     pub quality_values: Option<Pairs<f64>>,
     /// With --speaker: keep to the text (the default).
-    #[arg(long)]
+    #[arg(long, requires = "speaker")]
     pub accurate: bool,
     /// With --speaker: allow more expression, less faithful to the text.
-    #[arg(long)]
+    #[arg(long, requires = "speaker")]
     pub expressive: bool,
     /// With --speaker: ask for a clean background; without it the model is told the reference may
     /// be noisy.
-    #[arg(long)]
+    #[arg(long, requires = "speaker")]
     pub clean_background: bool,
 }
 

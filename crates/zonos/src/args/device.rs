@@ -35,7 +35,10 @@ pub(crate) struct CodecDeviceArgs {
 impl CodecDeviceArgs {
     /// The device's name, `main` when none was given.
     pub(crate) fn name<'a>(&'a self, main: &'a DeviceArgs) -> &'a str {
-        self.codec_device.as_deref().unwrap_or(&main.device)
+        self.codec_device
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .unwrap_or(&main.device)
     }
 
     /// Opens the device.

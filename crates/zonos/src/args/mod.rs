@@ -24,7 +24,7 @@ pub(crate) use text::read_text;
 pub(crate) use voice::VoiceArgs;
 pub(crate) use weights::{CodecArgs, ModelArgs};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands;
 
@@ -49,7 +49,8 @@ Exit codes:
   0    done
   1    a file, a device or the run failed
   2    the command line or the text is wrong; nothing was run
-  3    the length bound or the loop breaker ended the speech; the file is kept
+  3    the length bound, the loop breaker or a full context ended the speech; the file is kept
+       (--max-frames is your own choice and exits with 0)
   130  interrupted (Ctrl-C); no file was written"
 )]
 pub(crate) struct Cli {
@@ -61,18 +62,38 @@ pub(crate) struct Cli {
     pub global: GlobalArgs,
 }
 
+impl Cli {
+    /// Parses the command line; clap prints its own message and ends the process when it is wrong.
+    pub(crate) fn read() -> Self {
+        let matches = without_empty_variables(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// An empty environment variable is how scripts spell "not set".
+fn without_empty_variables(command: Definition) -> Definition {
+    command
+        .mut_args(|arg| {
+            let empty = arg
+                .get_env()
+                .is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+            if empty { arg.env(None::<&str>) } else { arg }
+        })
+        .mut_subcommands(without_empty_variables)
+}
+
 /// Flags of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct GlobalArgs {
-    /// No progress bar and no notes on stderr; errors still show.
+    /// No progress bar and no notes on stderr; warnings and errors still show.
     #[arg(long, short, global = true)]
     pub quiet: bool,
     /// Print the result as one JSON object on stdout (on stderr when stdout carries audio).
     #[arg(long, global = true)]
     pub json: bool,
     /// CPU threads to compute with [default: all cores].
-    #[arg(long, global = true, value_name = "N", env = "ZONOS_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, global = true, value_name = "N", env = "ZONOS_THREADS", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
 
@@ -106,7 +127,6 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {

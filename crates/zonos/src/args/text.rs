@@ -8,6 +8,9 @@ use crate::failure::Failure;
 /// Far more than any context takes; keeps a wrong file on stdin from filling memory.
 const MOST: u64 = 64 << 20;
 
+/// A byte order mark in UTF-8.
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
 /// The argument itself, or all of stdin for `-`.
 ///
 /// Both must be UTF-8. One final line break of stdin, which `echo` adds, is not part of the text.
@@ -26,6 +29,10 @@ pub(crate) fn read_text(argument: &OsStr) -> Result<String, Failure> {
             "the text on stdin is over {} MiB; is it a text?",
             MOST >> 20
         )));
+    }
+    // Editors on Windows put a byte order mark before a text; nobody says it.
+    if bytes.starts_with(BOM) {
+        bytes.drain(..BOM.len());
     }
     let mut text = utf8(bytes, "the text on stdin").map_err(Failure::usage)?;
     if text.ends_with('\n') {

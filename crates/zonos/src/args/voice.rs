@@ -19,6 +19,7 @@ pub(crate) struct VoiceArgs {
         value_name = "P",
         default_value = "0",
         requires = "speaker",
+        allow_negative_numbers = true,
         hide_short_help = true
     )]
     pub speaker_pos: u32,

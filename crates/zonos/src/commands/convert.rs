@@ -4,8 +4,10 @@ use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use zonos_audio::ScratchFolder;
 use zonos_checkpoint::{Checkpoint, convert_with};
 
 use crate::args::GlobalArgs;
@@ -19,6 +21,7 @@ use crate::{output, weights};
 #[command(after_help = "\
 The output's ending chooses the format. Names, dtypes, values and metadata are kept, and the
 params.json or config.json beside the input goes into the file, which is then complete by itself.
+Objects that are no tensors are left out with a note; a tensor that cannot be read is an error.
 
 Examples:
   zonos convert model.pth model.safetensors
@@ -46,11 +49,29 @@ pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
     }
     output::check_file(&args.output)?;
     let input = weights::open(&args.input, global.quiet)?;
-    output::distinct(&[("IN", input.path()), ("OUT", &args.output)])?;
+    output::spares(&input, &args.input, &[("OUT", &args.output)])?;
+    let lost = input.skipped().iter().filter(|s| is_tensor(&s.what));
+    if let Some((names, count)) = weights::first_names(lost.map(|s| s.name.as_str())) {
+        return Err(Failure::failed(format!(
+            "{}: {count} tensors of types that cannot be read would be lost ({names}); `zonos inspect {}` lists them",
+            input.path().display(),
+            args.input
+        )));
+    }
+    for notice in input.notices() {
+        output::note(
+            global.quiet,
+            format_args!("note: {}: {notice}", input.path().display()),
+        );
+    }
     write(&input, &args.output, global.quiet)?;
     let tensors = input.len();
     if global.json {
-        output::print_json(&json!({ "output": args.output, "tensors": tensors }))?;
+        output::print_json(&json!({
+            "output": args.output.display().to_string(),
+            "tensors": tensors,
+            "skipped": input.skipped(),
+        }))?;
     } else {
         output::note(
             global.quiet,
@@ -60,14 +81,29 @@ pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Converts with a bar. The writer asks nobody whether to go on, so an interrupt unwinds it, which
-/// removes its temporary file.
+/// Whether something that was skipped is a tensor, by its type or class.
+fn is_tensor(what: &str) -> bool {
+    what.starts_with("a tensor")
+        || what.contains("_rebuild_")
+        || what.to_lowercase().ends_with("storage")
+}
+
+/// Converts with a bar, in a folder beside the target that an interrupt removes. The writer asks
+/// nobody whether to go on, so an interrupt unwinds it.
 fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
     struct Interrupt;
     let _stepping = Stepping::begin();
+    // A link is followed, as for every other output.
+    let target = output
+        .canonicalize()
+        .unwrap_or_else(|_| output.to_path_buf());
+    let scratch = ScratchFolder::create_in(output::folder_of(&target), ".zonos-")
+        .with_context(|| format!("{}: cannot write", output.display()))?;
+    let name = target.file_name().unwrap_or_default();
+    let temporary = scratch.path().join(name);
     let bar = ByteBar::new(quiet);
     let done = panic::catch_unwind(AssertUnwindSafe(|| {
-        convert_with(input, output, &mut |progress| {
+        convert_with(input, &temporary, &mut |progress| {
             if interrupt::requested() {
                 panic::resume_unwind(Box::new(Interrupt));
             }
@@ -76,8 +112,21 @@ fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> 
     }));
     bar.done();
     match done {
-        Ok(result) => Ok(result?),
-        Err(payload) if payload.is::<Interrupt>() => Err(Failure::Interrupted),
+        Ok(Ok(())) => {}
+        // The user knows the target, not the file that would have become it.
+        Ok(Err(error)) => {
+            let shown = error.to_string();
+            let (from, to) = (
+                temporary.display().to_string(),
+                output.display().to_string(),
+            );
+            return Err(Failure::failed(shown.replace(&from, &to)));
+        }
+        Err(payload) if payload.is::<Interrupt>() => return Err(Failure::Interrupted),
         Err(payload) => panic::resume_unwind(payload),
     }
+    interrupt::check()?;
+    std::fs::rename(&temporary, &target)
+        .with_context(|| format!("{}: cannot write", output.display()))?;
+    Ok(())
 }

@@ -66,7 +66,7 @@ struct DecodeArgs {
     #[arg(value_name = "OUT.wav|OUT.npy")]
     output: PathBuf,
     /// Frames to decode at a time; the result is the same.
-    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
     block: u32,
     /// The codes are delayed rows, as `zonos generate --sheared` writes them.
     #[arg(long)]
@@ -93,7 +93,7 @@ struct SeamArgs {
     #[arg(value_name = "CODES.npy")]
     codes: PathBuf,
     /// Frames in a block.
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
     block: u32,
     #[command(flatten)]
     model: CodecArgs,
@@ -122,12 +122,17 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     };
     let device = args.device.open()?;
     output::distinct(&[("CODES.npy", &args.codes), ("OUT", &args.output)])?;
+    if args.sheared {
+        let eos = eos_path(&args.codes);
+        output::distinct(&[("CODES.npy.eos.npy", &eos), ("OUT", &args.output)])?;
+    }
     output::check_file(&args.output)?;
     // Codes are read first: a wrong file is found before the weights are.
     let codes = Codes::load_npy(&args.codes)?;
-    let checkpoint = weights::open_codec(&args.model.model, global.quiet)?;
+    let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
+    output::spares(&checkpoint, &args.model.model, &[("OUT", &args.output)])?;
     let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
-    weights::warn(&report);
+    weights::warn(&report, false);
     let codes = if args.sheared {
         let eos = match args.eos {
             Some(eos) => Some(eos),
@@ -156,6 +161,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     bar.done();
     interrupt::check()?;
     let elapsed = began.elapsed();
+    weights::check_audio(&samples, &checkpoint)?;
     let count = samples.len();
     if raw {
         npy::write_f32(&args.output, &[count], &samples)?;
@@ -166,7 +172,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     let seconds = count as f64 / f64::from(rate);
     if global.json {
         output::print_json(&json!({
-            "output": args.output,
+            "output": args.output.display().to_string(),
             "frames": codes.frames(),
             "codebooks": codes.codebooks(),
             "samples": count,
@@ -193,11 +199,12 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
 fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     let codes = Codes::load_npy(&args.codes)?;
-    let checkpoint = weights::open_codec(&args.model.model, global.quiet)?;
+    let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
     let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
-    weights::warn(&report);
+    weights::warn(&report, false);
     check_codes(&args.codes, &codes, &codec)?;
     let whole = codec.decode(&codes)?;
+    weights::check_audio(whole.samples(), &checkpoint)?;
     let pieces = streamed(&codec, &codes, args.block as usize, &mut |_| Ok(()))?;
     if whole.len() != pieces.len() {
         return Err(Failure::failed(format!(

@@ -22,7 +22,7 @@ Example:
   zonos inspect demo
   zonos tts \"Hello, world.\" -o hello.wav --model demo")]
 pub(crate) struct DemoCheckpointArgs {
-    /// Folder to write into; created when it does not exist.
+    /// Folder to write into; created when it does not exist. Files of others are not replaced.
     dir: PathBuf,
 }
 
@@ -31,7 +31,10 @@ pub(crate) fn run(args: &DemoCheckpointArgs, global: &GlobalArgs) -> Outcome {
     output::make_folder(&args.dir)?;
     let paths = write_demo_checkpoint(&args.dir)?;
     if global.json {
-        output::print_json(&json!({ "model": paths.model, "codec": paths.codec }))?;
+        output::print_json(&json!({
+            "model": paths.model.display().to_string(),
+            "codec": paths.codec.display().to_string(),
+        }))?;
     } else {
         output::note(
             global.quiet,

@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use clap::Args;
 use golden_diff::Request;
 use serde_json::json;
-use zonos_audio::Codes;
+use zonos_audio::{Codes, ScratchFolder};
 use zonos_dac::Dac;
 use zonos_nn::Tap;
 use zonos_tts::demo::DemoCheckpoint;
@@ -274,7 +274,7 @@ fn golden(
     device: &Device,
     device_name: &str,
 ) -> anyhow::Result<String> {
-    let dir = tempfile::Builder::new().prefix("zonos-doctor-").tempdir()?;
+    let dir = ScratchFolder::create("zonos-doctor-")?;
     let file = dir.path().join("golden.safetensors");
     fs::write(&file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
     let report = golden_diff::run(&Request {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use zonos_audio::npy;
+use zonos_audio::{AtomicFile, npy};
 use zonos_checkpoint::LoadOptions;
 use zonos_tts::{EndReason, end_name};
 use zonos2::{GenerateOptions, Zonos2, random_seed};
@@ -66,13 +66,25 @@ pub(crate) struct GenerateArgs {
 /// Runs the command.
 pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
-    output::distinct(&[("IDS.npy", &args.ids), ("CODES.npy", &args.codes)])?;
-    output::check_file(&args.codes)?;
     let eos_file = eos_path(&args.codes);
+    let mut files = vec![("CODES.npy", args.codes.as_path())];
+    if args.sheared {
+        files.push(("CODES.npy.eos.npy", &eos_file));
+    }
+    let outputs = files.len();
+    files.push(("IDS.npy", &args.ids));
+    output::distinct(&files)?;
+    // A voice may be the prompt file for all that it matters, but no output.
+    if let Some(speaker) = args.voice.speaker.as_deref() {
+        files[outputs] = ("--speaker", speaker);
+        output::distinct(&files)?;
+    }
+    output::check_file(&args.codes)?;
     if args.sheared {
         output::check_file(&eos_file)?;
     }
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
+    output::spares(&checkpoint, &args.model.model, &files[..outputs])?;
     let speaker = args.voice.load(&config)?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let prompt_rows = sequence.len(config.row_width());
@@ -105,7 +117,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         ..GenerateOptions::default()
     };
     let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&report);
+    weights::warn(&report, false);
 
     let _stepping = Stepping::begin();
     let began = Instant::now();
@@ -135,11 +147,12 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
             "the model ended the speech before its first frame (seed {seed}); no codes to write: try another seed, or --sheared for the rows as sampled"
         )));
     }
-    codes.save_npy(&args.codes)?;
+    let mut written = vec![codes.stage_npy(&args.codes)?];
     if args.sheared {
         let eos = generation.eos_frame.map_or(-1, |frame| frame as i32);
-        npy::write_i32(&eos_file, &[1], &[eos])?;
+        written.push(npy::stage_i32(&eos_file, &[1], &[eos])?);
     }
+    AtomicFile::commit_all(written)?;
     if generation.end == EndReason::FrameLimit || generation.end == EndReason::Context {
         output::note(
             global.quiet,
@@ -151,7 +164,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     if global.json {
         let rate = Rate::of(generated as u64, elapsed, FRAME_SECONDS);
         output::print_json(&json!({
-            "output": args.codes,
+            "output": args.codes.display().to_string(),
             "seed": seed,
             "greedy": args.sampling.greedy,
             "ended_by": end_name(generation.end),

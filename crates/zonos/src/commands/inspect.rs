@@ -35,7 +35,7 @@ pub(crate) struct InspectArgs {
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
     let checkpoint = weights::open(&args.checkpoint, global.quiet)?;
-    let contents = inspect(&checkpoint, args.check)?;
+    let mut contents = inspect(&checkpoint, args.check)?;
     let kind = contents.model;
     let load = report(&checkpoint, kind);
     if global.json {
@@ -47,6 +47,13 @@ pub(crate) fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
         };
         output::print_json(&value)?;
     } else {
+        // A line break in a name would forge a line of the table.
+        for tensor in &mut contents.tensors {
+            tensor.name = output::visible(&tensor.name);
+        }
+        for notice in &mut contents.notices {
+            *notice = output::visible(notice);
+        }
         output::print(format_args!("{contents}\n{}", verdict(&load, kind)))?;
     }
     let file = contents.path.display();
@@ -95,10 +102,16 @@ fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
     };
     match result {
         Ok(report) if report.is_clean() => Load::Clean(Box::new(report)),
-        Ok(report) => Load::Refused {
-            line: report.summary(),
-            table: report.to_string(),
-        },
+        Ok(mut report) => {
+            let line = report.summary();
+            for tensor in &mut report.unexpected {
+                tensor.name = output::visible(&tensor.name);
+            }
+            Load::Refused {
+                line,
+                table: report.to_string(),
+            }
+        }
         Err(why) => Load::Refused {
             line: why.to_string(),
             table: why.to_string(),

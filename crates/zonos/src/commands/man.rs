@@ -22,9 +22,10 @@ pub(crate) struct ManArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &ManArgs, global: &GlobalArgs) -> Outcome {
-    output::make_folder(&args.dir)?;
-    clap_mangen::generate_to(Cli::command(), &args.dir)
+    let staging = output::Staging::begin(&args.dir)?;
+    clap_mangen::generate_to(Cli::command(), staging.path())
         .with_context(|| format!("cannot write manual pages into {}", args.dir.display()))?;
+    staging.commit()?;
     output::note(
         global.quiet,
         format_args!("manual pages written to {}", args.dir.display()),

@@ -16,8 +16,6 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use clap::Parser;
-
 use crate::args::{Cli, Command, GlobalArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt;
@@ -25,7 +23,7 @@ use crate::interrupt;
 /// Parses the command line, runs the command and turns its outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
     // clap prints its own message and exits with 2; `--help` and `--version` exit with 0.
-    let cli = Cli::parse();
+    let cli = Cli::read();
     interrupt::install();
     match guarded(|| {
         start_threads(&cli.global)?;

@@ -39,15 +39,24 @@ pub(crate) struct PromptArgs {
 /// Runs the command.
 pub(crate) fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.ids)?;
+    let mut files = vec![("IDS.npy", args.ids.as_path())];
+    files.extend(
+        args.voice
+            .speaker
+            .as_deref()
+            .map(|path| ("--speaker", path)),
+    );
+    output::distinct(&files)?;
     let mut request = prompt_request(&args.conditioning);
     request.text = read_text(&args.text)?;
-    let (_, config) = weights::open_backbone(&args.model.model, global.quiet)?;
+    let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
+    output::spares(&checkpoint, &args.model.model, &files[..1])?;
     request.voice = args.voice.load(&config)?;
     let prompt = request.prompt(&config).map_err(refused)?;
     prompt.save_npy(&args.ids)?;
     if global.json {
         output::print_json(&json!({
-            "output": args.ids,
+            "output": args.ids.display().to_string(),
             "rows": prompt.len(),
             "text_bytes": request.text.len(),
             "speaker_position": prompt.speaker_position(),

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use zonos_audio::{WavError, WavStream};
+use zonos_audio::{AtomicFile, WavError, WavStream};
+use zonos_checkpoint::Checkpoint;
 use zonos_tts::demo::DemoCheckpoint;
 use zonos_tts::{EndReason, Plan, Speech, Tts, TtsBuilder, TtsError};
 
@@ -44,7 +45,8 @@ and digits (\"...\", an emoji) is spoken too, within the length bound; one of wh
 and invisible characters alone is refused.
 
 When the model does not end the speech, the length bound or the loop breaker does: the file is kept,
-stderr and \"ended_by\" in --json say so, and the exit code is 3.")]
+stderr and \"ended_by\" in --json say so, and the exit code is 3; so it is when the model's context is
+full. --max-frames is the caller's own choice: a speech that it ends exits with 0.")]
 pub(crate) struct TtsArgs {
     /// The text to speak; - reads it from stdin.
     text: OsString,
@@ -84,7 +86,7 @@ pub(crate) struct TtsArgs {
     #[command(flatten)]
     codec_device: CodecDeviceArgs,
     /// Fade the last MS milliseconds out.
-    #[arg(long, value_name = "MS", default_value = "0", value_parser = fade_ms(), help_heading = "Output")]
+    #[arg(long, value_name = "MS", default_value = "0", allow_negative_numbers = true, value_parser = fade_ms(), help_heading = "Output")]
     fade_out_ms: f64,
 }
 
@@ -94,11 +96,26 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     // Everything that needs no weights is checked first, the cheapest first.
     let source = Source::find(args.model.as_deref(), args.codec.as_deref())?;
     let (device, codec_device) = (args.device.open()?, args.codec_device.open(&args.device)?);
+    let mut outputs = Vec::new();
+    if args.output != Path::new("-") {
+        outputs.push(("--output", args.output.as_path()));
+    }
+    outputs.extend(args.codes.as_deref().map(|codes| ("--codes", codes)));
+    let mut files = outputs.clone();
+    files.extend(
+        args.voice
+            .speaker
+            .as_deref()
+            .map(|path| ("--speaker", path)),
+    );
+    output::distinct(&files)?;
     if let Some(codes) = &args.codes {
-        output::distinct(&[("--output", &args.output), ("--codes", codes)])?;
         output::check_file(codes)?;
     }
     let target = Target::open(&args.output)?;
+    // Stderr carries the report then, and nothing else.
+    let reported = global.json && target == Target::Stdout;
+    let quiet = global.quiet || reported;
     let mut request = request(&args.conditioning, &args.sampling, &args.limits);
     request.text = read_text(&args.text)?;
     request.fade_out_ms = args.fade_out_ms;
@@ -116,31 +133,53 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     };
     if demo.is_some() {
         output::note(
-            global.quiet,
+            quiet,
             "note: no weights given, so the built-in demo model speaks: random weights, noise. \
              For a voice give --model (ZONOS2) and --codec (DAC 44.1 kHz).",
         );
     }
     // The parameter file alone tells whether the request fits; weights come after.
-    let (model, config) = weights::open_backbone(&model, global.quiet)?;
-    let codec = weights::open_codec(&codec, global.quiet)?;
+    let reference = model;
+    let (model, config) = weights::open_backbone(&reference, quiet)?;
+    output::spares(&model, &reference, &outputs)?;
+    let reference = codec;
+    let codec = weights::open_codec(&reference, quiet)?;
+    output::spares(&codec, &reference, &outputs)?;
     request.voice = args.voice.load(&config)?;
     let plan = request.plan(&config).map_err(refused)?;
     let (tts, reports) = TtsBuilder::new(&device)
         .codec_device(&codec_device)
         .open(&model, &codec)?;
-    reports.iter().for_each(weights::warn);
+    for report in &reports {
+        weights::warn(report, reported);
+    }
     let loaded = began.elapsed();
 
     let stepping = Stepping::begin();
-    let speech = speak(&tts, &plan, &target, global.quiet)?;
+    let speech = speak(&tts, &plan, &target, &codec, quiet).map_err(|failure| {
+        // Audio alone may be cut by its reader; what else was asked for must not go missing unsaid.
+        match (failure, &args.codes) {
+            (Failure::ReaderLeft, Some(codes)) => Failure::failed(format!(
+                "the reader of stdout left before the end; {} was not written",
+                codes.display()
+            )),
+            (Failure::ReaderLeft, None) if global.json => Failure::failed(
+                "the reader of stdout left before the end, so there is nothing to report",
+            ),
+            (failure, _) => failure,
+        }
+    })?;
     interrupt::check()?;
+    weights::check_audio(speech.waveform.samples(), &codec)?;
+    let mut written = Vec::new();
     if let Target::File(path) = &target {
-        speech.waveform.save_wav(path)?;
+        written.push(speech.waveform.stage_wav(path)?);
     }
     if let Some(path) = &args.codes {
-        speech.codes.save_npy(path)?;
+        written.push(speech.codes.stage_npy(path)?);
     }
+    interrupt::check()?;
+    AtomicFile::commit_all(written)?;
     drop(stepping);
 
     report(args, global, &tts, &plan, &speech, &target, loaded)?;
@@ -156,7 +195,13 @@ fn path(path: &Path) -> String {
 }
 
 /// Runs the plan, with a bar; to stdout the audio goes at once.
-fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech, Failure> {
+fn speak(
+    tts: &Tts,
+    plan: &Plan,
+    target: &Target,
+    codec: &Checkpoint,
+    quiet: bool,
+) -> Result<Speech, Failure> {
     let bar = FrameBar::new(
         quiet,
         "speaking",
@@ -170,7 +215,7 @@ fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech,
                 go_on()
             })
             .map_err(Failure::from),
-        Target::Stdout => stream(tts, plan, &bar),
+        Target::Stdout => stream(tts, plan, codec, &bar),
     };
     bar.done();
     match result {
@@ -180,7 +225,7 @@ fn speak(tts: &Tts, plan: &Plan, target: &Target, quiet: bool) -> Result<Speech,
     }
 }
 
-fn stream(tts: &Tts, plan: &Plan, bar: &FrameBar) -> Result<Speech, Failure> {
+fn stream(tts: &Tts, plan: &Plan, codec: &Checkpoint, bar: &FrameBar) -> Result<Speech, Failure> {
     let mut wav = WavStream::new(io::stdout(), tts.sample_rate())?;
     let mut broken = None;
     let result = tts.run_streaming(plan, &mut |chunk| {
@@ -192,15 +237,16 @@ fn stream(tts: &Tts, plan: &Plan, bar: &FrameBar) -> Result<Speech, Failure> {
         go_on()
     });
     if let Some(error) = broken {
-        return Err(stream_failure(error));
+        return Err(stream_failure(error, codec));
     }
     let speech = result?;
-    wav.finish().map_err(stream_failure)?;
+    wav.finish().map_err(|error| stream_failure(error, codec))?;
     Ok(speech)
 }
 
-fn stream_failure(error: WavError) -> Failure {
+fn stream_failure(error: WavError, codec: &Checkpoint) -> Failure {
     match error {
+        WavError::NonFinite { index, value, .. } => weights::bad_audio(index, value, codec),
         WavError::Stream(error) => stdout_failure(error),
         other => other.into(),
     }
@@ -234,9 +280,12 @@ fn report(
     loaded: Duration,
 ) -> Result<(), Failure> {
     let seconds = speech.waveform.samples().len() as f64 / f64::from(tts.sample_rate());
-    if let Some(line) = ending(speech, plan) {
-        // Said even with --quiet: the exit code alone does not tell which of them it was.
-        output::note(false, line);
+    // The report on stderr stands alone there; it has "ended_by".
+    if let Some(line) = ending(speech, plan)
+        && !(global.json && *target == Target::Stdout)
+    {
+        // A warning is said even with --quiet: the exit code alone does not tell what it was.
+        output::note(global.quiet && !speech.was_cut_short(), line);
     }
     let rate = Rate::of(
         speech.frames as u64,
@@ -244,11 +293,12 @@ fn report(
         tts.frame_seconds(),
     );
     if global.json {
+        let model = args.model.as_deref().filter(|model| !model.is_empty());
         let value = json!({
             "output": target.name(),
-            "codes": args.codes,
-            "demo": args.model.is_none(),
-            "model": args.model,
+            "codes": args.codes.as_ref().map(|path| path.display().to_string()),
+            "demo": model.is_none(),
+            "model": model,
             "seed": speech.seed,
             "greedy": args.sampling.greedy,
             "ended_by": speech.ended_by(),
@@ -274,7 +324,7 @@ fn report(
         return match target {
             // Stdout carries the audio.
             Target::Stdout => {
-                output::note(false, &value);
+                output::note_json(&value);
                 Ok(())
             }
             Target::File(_) => output::print_json(&value),

@@ -47,10 +47,11 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
+    output::spares(&checkpoint, &args.model.model, &[("OUTDIR", &args.out)])?;
     let speaker = args.voice.load(&config)?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&report);
+    weights::warn(&report, false);
 
     let mut tap = Tap::on();
     model.forward(&[sequence], &mut tap)?;
@@ -58,19 +59,35 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     if records.is_empty() {
         return Err(Failure::failed("the model showed no tensor"));
     }
-    // Everything is in memory before the first file is written: an interrupt until here leaves none.
-    interrupt::check()?;
+    let mut inputs = vec![("IDS.npy", args.ids.as_path())];
+    inputs.extend(
+        args.voice
+            .speaker
+            .as_deref()
+            .map(|path| ("--speaker", path)),
+    );
+    for (name, _) in &records {
+        let path = args.out.join(format!("{name}.npy"));
+        for input in &inputs {
+            output::distinct(&[*input, ("a file of OUTDIR", &path)])?;
+        }
+    }
     let _stepping = interrupt::Stepping::begin();
-    output::make_folder(&args.out)?;
+    let staging = output::Staging::begin(&args.out)?;
     let mut written = Vec::with_capacity(records.len());
     for (name, data) in records {
         let shape: Vec<usize> = data.shape().iter().copied().collect();
-        let path = args.out.join(format!("{name}.npy"));
+        interrupt::check()?;
+        let path = staging.path().join(format!("{name}.npy"));
         write(&path, &shape, data)?;
         written.push(json!({ "name": name, "shape": shape }));
     }
+    interrupt::check()?;
+    staging.commit()?;
     if global.json {
-        output::print_json(&json!({ "output": args.out, "tensors": written }))?;
+        output::print_json(
+            &json!({ "output": args.out.display().to_string(), "tensors": written }),
+        )?;
     } else {
         output::note(
             global.quiet,

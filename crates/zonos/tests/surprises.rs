@@ -1,0 +1,461 @@
+//! Arguments, files and readers that nobody had in mind: each is answered, none is obeyed blindly.
+
+mod common;
+
+use std::fs;
+
+use common::{Work, edit_tensor, run, run_json, zonos};
+use zonos_audio::npy;
+
+/// A safetensors file of f32 tensors, each one value; those in `foreign` have an element type that
+/// no model here has.
+fn checkpoint(path: &std::path::Path, names: &[&str], foreign: &[&str]) {
+    let mut header = serde_json::Map::new();
+    let mut at = 0;
+    for (name, dtype) in names
+        .iter()
+        .map(|name| (name, "F32"))
+        .chain(foreign.iter().map(|name| (name, "F8_E4M3")))
+    {
+        let size = if dtype == "F32" { 4 } else { 1 };
+        let info = serde_json::json!({
+            "dtype": dtype, "shape": [1], "data_offsets": [at, at + size],
+        });
+        header.insert((*name).to_owned(), info);
+        at += size;
+    }
+    let mut text = serde_json::Value::Object(header).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text);
+    bytes.resize(bytes.len() + at, 0);
+    fs::write(path, bytes).unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_that_is_no_text_is_reported_all_the_same() {
+    use std::os::unix::ffi::OsStringExt;
+    let work = Work::new();
+    let name = work
+        .path("")
+        .join(std::ffi::OsString::from_vec(b"\xff.npy".to_vec()));
+    let output = zonos()
+        .args(["prompt", "Hi", "--json", "--model", &work.model()])
+        .arg(&name)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(name.exists());
+}
+
+#[test]
+fn a_conversion_loses_no_tensor() {
+    let work = Work::new();
+    checkpoint(&work.path("a.safetensors"), &["kept"], &["lost.weight"]);
+    let (from, to) = (work.arg("a.safetensors"), work.arg("b.bpk"));
+    work.refuses(1, &["lost.weight"], &["convert", &from, &to]);
+    checkpoint(&work.path("a.safetensors"), &["kept"], &[]);
+    let report = run_json(0, &["convert", &from, &to]);
+    assert_eq!(report["skipped"], serde_json::json!([]));
+    let left: Vec<_> = work
+        .entries()
+        .into_iter()
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|n| n.to_string_lossy().starts_with('.'))
+        })
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn no_input_is_overwritten() {
+    let work = Work::new();
+    let (model, codec) = (work.model(), work.codec());
+    let (ids, codes) = (work.arg("ids.npy"), work.arg("codes.npy"));
+    run(0, &["prompt", "Hi", &ids, "--model", &model]);
+    npy::write_i32(work.path("codes.npy"), &[2, 9], &[1; 18]).unwrap();
+    let params = work.arg("model/params.json");
+    let weights = work.arg("model/model.safetensors");
+    for args in [
+        &["prompt", "Hi", &params, "--model", &model][..],
+        &["prompt", "Hi", &ids, "--model", &model, "--speaker", &ids],
+        &["generate", &ids, &weights, "--model", &model],
+        &[
+            "generate",
+            &ids,
+            &codes,
+            "--model",
+            &model,
+            "--speaker",
+            &codes,
+        ],
+        &["tts", "Hi", "-o", &params, "--model", &model],
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &work.arg("a.wav"),
+            "--codes",
+            &codec,
+            "--model",
+            &model,
+        ],
+        &["convert", &model, &weights],
+    ] {
+        work.refuses(2, &["same file"], args);
+    }
+    let eos = work.arg("codes.npy.eos.npy");
+    fs::copy(&ids, &eos).unwrap();
+    work.refuses(
+        2,
+        &["same file"],
+        &["generate", &eos, &codes, "--sheared", "--model", &model],
+    );
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&ids, work.path("link.npy")).unwrap();
+        let link = work.arg("link.npy");
+        work.refuses(
+            2,
+            &["same file"],
+            &["generate", &ids, &link, "--model", &model],
+        );
+    }
+    fs::write(&params, "{}").unwrap();
+    work.refuses(
+        1,
+        &["params.json", "something else"],
+        &["demo-checkpoint", &model],
+    );
+    assert_eq!(fs::read(&params).unwrap(), b"{}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_no_array() {
+    let work = Work::new();
+    let pipe = work.arg("pipe.npy");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let model = work.model();
+    work.refuses(
+        1,
+        &["pipe.npy", "regular"],
+        &["generate", &pipe, &work.arg("codes.npy"), "--model", &model],
+    );
+    work.refuses(
+        1,
+        &["pipe.npy", "regular"],
+        &[
+            "dac",
+            "decode",
+            &pipe,
+            &work.arg("a.wav"),
+            "--model",
+            &model,
+        ],
+    );
+}
+
+#[test]
+fn audio_that_is_no_audio_is_not_written() {
+    let work = Work::new();
+    let broken = work.path("dac.safetensors");
+    run(0, &["convert", &work.codec(), &work.arg("dac.safetensors")]);
+    // The bias of the last convolution reaches every sample.
+    let listed = run_json(0, &["inspect", &work.arg("dac.safetensors")]);
+    let name = listed["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["shape"] == serde_json::json!([1]))
+        .filter_map(|t| t["name"].as_str())
+        .find(|name| name.ends_with("bias"))
+        .expect("the bias of the last convolution")
+        .to_owned();
+    edit_tensor(&broken, &name, |bytes| {
+        let nan = f32::NAN.to_le_bytes();
+        // An f32 or the upper half of one.
+        bytes.copy_from_slice(&nan[4 - bytes.len()..]);
+    });
+    npy::write_i32(work.path("codes.npy"), &[2, 9], &[1; 18]).unwrap();
+    let (codes, dac) = (work.arg("codes.npy"), work.arg("dac.safetensors"));
+    for out in ["a.npy", "a.wav"] {
+        let needles = ["dac.safetensors", "inspect", "--check", &name];
+        let out = work.arg(out);
+        let stderr = work.refuses(
+            1,
+            &needles,
+            &["dac", "decode", &codes, &out, "--model", &dac],
+        );
+        assert_eq!(
+            stderr.lines().filter(|l| l.starts_with("warning:")).count(),
+            1
+        );
+    }
+    let (model, out) = (work.model(), work.arg("a.wav"));
+    let tts = [
+        "tts",
+        "Hi",
+        "--max-frames",
+        "20",
+        "--model",
+        &model,
+        "--codec",
+        &dac,
+        "-o",
+    ];
+    for out in [&out, "-"] {
+        let mut args = tts.to_vec();
+        args.push(out);
+        work.refuses(1, &["dac.safetensors", "inspect"], &args);
+    }
+}
+
+#[test]
+fn a_model_that_is_not_there_is_the_first_complaint() {
+    let work = Work::new();
+    let out = work.arg("a.wav");
+    let gone = work.arg("gone");
+    work.refuses(
+        1,
+        &["gone", "does not exist"],
+        &["tts", "Hi", "-o", &out, "--model", &gone],
+    );
+}
+
+#[test]
+fn empty_settings_are_none() {
+    let work = Work::new();
+    let mut command = zonos();
+    for name in [
+        "ZONOS_MODEL",
+        "ZONOS_CODEC",
+        "ZONOS_DEVICE",
+        "ZONOS_SEED",
+        "ZONOS_THREADS",
+    ] {
+        command.env(name, "");
+    }
+    let output = command
+        .args(["tts", "Hi", "--max-frames", "20", "--model", "", "--json"])
+        .args(["-o", &work.arg("a.wav")])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["demo"], true);
+}
+
+#[test]
+fn a_report_on_stderr_is_alone_there() {
+    let work = Work::new();
+    common::never_end(&work.path("model"));
+    let model = work.model();
+    for model in [
+        &[][..],
+        &[
+            "--model",
+            &model,
+            "--frames-per-byte",
+            "1",
+            "--frame-floor",
+            "20",
+        ],
+    ] {
+        let output = zonos()
+            .args(["tts", "Hi", "-o", "-", "--max-frames", "30", "--json"])
+            .args(model)
+            .output()
+            .unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stderr)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_leaves_does_not_take_a_file_with_it_in_silence() {
+    use std::process::{Command, Stdio};
+
+    let work = Work::new();
+    for more in [&["--codes", &work.arg("codes.npy")][..], &["--json"]] {
+        let mut child = Command::new(assert_cmd::cargo::cargo_bin("zonos"))
+            .args(["tts", "Hi", "-o", "-", "--quiet", "--model", &work.model()])
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{more:?}\n{stderr}");
+        assert!(stderr.contains("reader"), "{stderr}");
+        assert!(!work.path("codes.npy").exists());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupts_take_temporary_folders_along() {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    let work = Work::new();
+    fs::create_dir(work.path("tmp")).unwrap();
+    for signals in [1, 2] {
+        let mut child = Command::new(assert_cmd::cargo::cargo_bin("zonos"))
+            .args(["doctor"])
+            .env("TMPDIR", work.path("tmp"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while fs::read_dir(work.path("tmp")).unwrap().next().is_none() {
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "it ended before it began"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for _ in 0..signals {
+            let id = child.id().to_string();
+            // The process may be gone at the second.
+            let _ = Command::new("kill")
+                .args(["-INT", &id])
+                .stderr(Stdio::null())
+                .status();
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert_eq!(fs::read_dir(work.path("tmp")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_name_cannot_steer_the_terminal() {
+    let work = Work::new();
+    checkpoint(&work.path("a.safetensors"), &["a\u{1b}[2J\nfile  b"], &[]);
+    let file = work.arg("a.safetensors");
+    let output = run(0, &["inspect", &file]);
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("a\\u{1b}[2J\\nfile  b"), "{shown}");
+    assert!(!shown.contains('\u{1b}'));
+    let stderr = work.refuses(
+        1,
+        &[],
+        &[
+            "prompt",
+            "Hi",
+            &work.arg("ids.npy"),
+            "--model",
+            &format!("{file}\u{1b}"),
+        ],
+    );
+    assert!(!stderr.contains('\u{1b}'), "{stderr}");
+}
+
+#[test]
+fn a_dash_is_stdout_or_nothing() {
+    let work = Work::new();
+    let (model, codec) = (work.model(), work.codec());
+    for args in [
+        &["prompt", "Hi", "-", "--model", &model][..],
+        &["generate", "a.npy", "-", "--model", &model],
+        &["validate", "a.npy", "-", "--model", &model],
+        &["dac", "decode", "a.npy", "-", "--model", &codec],
+        &["convert", &codec, "-"],
+        &["tts", "Hi", "-o", &work.arg("a.wav"), "--codes", "-"],
+        &["demo-checkpoint", "-"],
+        &["man", "-"],
+    ] {
+        work.refuses(2, &["-"], args);
+    }
+}
+
+#[test]
+fn conditioning_of_a_voice_needs_one() {
+    let work = Work::new();
+    for flag in ["--accurate", "--expressive", "--clean-background"] {
+        work.refuses(
+            2,
+            &["--speaker"],
+            &["tts", "Hi", "-o", &work.arg("a.wav"), flag],
+        );
+    }
+}
+
+#[test]
+fn a_negative_number_is_told_its_range() {
+    let work = Work::new();
+    for (flag, needle) in [
+        ("--temperature", "from 0 to 100"),
+        ("--max-frames", "not in"),
+        ("--fade-out-ms", "from 0 to"),
+        ("--threads", "not in"),
+        ("--loop-breaker", "from 0 to"),
+    ] {
+        work.refuses(
+            2,
+            &[flag, needle],
+            &["tts", "Hi", "-o", &work.arg("a.wav"), flag, "-1"],
+        );
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_not_spoken() {
+    let work = Work::new();
+    let (ids, model) = (work.arg("ids.npy"), work.model());
+    let rows = |text: &str| {
+        let done = zonos()
+            .args(["prompt", "-", &ids, "--model", &model])
+            .write_stdin(text)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+        fs::read(work.path("ids.npy")).unwrap()
+    };
+    assert_eq!(rows("Hi\n"), rows("\u{feff}Hi\r\n"));
+}
+
+#[test]
+fn the_codec_is_found_in_the_folder_of_a_model() {
+    let work = Work::new();
+    npy::write_i32(work.path("codes.npy"), &[2, 9], &[1; 18]).unwrap();
+    let (codes, model) = (work.arg("codes.npy"), work.model());
+    run(
+        0,
+        &[
+            "dac",
+            "decode",
+            &codes,
+            &work.arg("a.wav"),
+            "--model",
+            &model,
+        ],
+    );
+    run(
+        0,
+        &["dac", "seam", &codes, "--model", &work.arg("model/codec")],
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_is_filled_at_once() {
+    let work = Work::new();
+    let (ids, model, out) = (work.arg("ids.npy"), work.model(), work.arg("out"));
+    run(0, &["prompt", "Hi", &ids, "--model", &model]);
+    fs::create_dir_all(work.path("out/logits.npy")).unwrap();
+    work.refuses(
+        1,
+        &["logits.npy", "director"],
+        &["validate", &ids, &out, "--model", &model],
+    );
+    fs::remove_dir(work.path("out/logits.npy")).unwrap();
+    run(0, &["validate", &ids, &out, "--model", &model]);
+    assert!(work.path("out/logits.npy").is_file());
+}
