@@ -121,7 +121,7 @@ pub(super) struct Cut {
 impl Cut {
     pub(super) fn at_most(len: usize, longest: usize, grain: usize) -> Self {
         let pieces = len.div_ceil(longest).max(1);
-        let piece = len.div_ceil(pieces).next_multiple_of(grain);
+        let piece = len.div_ceil(pieces).next_multiple_of(grain).max(grain);
         Self {
             len,
             piece,
