@@ -1,15 +1,19 @@
 //! A checkpoint in another container: same names, dtypes, values and metadata.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc;
 
 use serde_json::{Map, Value};
 
 use crate::opened::pack_metadata;
-use crate::output::write_atomically;
+use crate::output::{cannot_write, persist, temporary_beside, write_atomically};
 use crate::safetensors::dtype_name;
 use crate::tensor::Entry;
 use crate::{Checkpoint, CheckpointError};
+
+/// Bytes written between two questions whether to go on.
+const PIECE: usize = 16 << 20;
 
 /// How far a conversion is.
 #[derive(Debug, Clone)]
@@ -21,7 +25,7 @@ pub struct ConvertProgress {
     pub tensors_done: usize,
     /// All tensors.
     pub tensors: usize,
-    /// Bytes written before it.
+    /// Bytes written so far, of all tensors.
     pub bytes_done: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
@@ -45,7 +49,8 @@ pub fn convert(checkpoint: &Checkpoint, out: impl AsRef<Path>) -> Result<(), Che
     convert_with(checkpoint, out, &mut |_| {})
 }
 
-/// [`convert`], calling `progress` before every tensor.
+/// [`convert`], calling `progress` before every tensor, and within large ones where the format
+/// allows it.
 ///
 /// # Errors
 ///
@@ -54,6 +59,25 @@ pub fn convert_with(
     checkpoint: &Checkpoint,
     out: impl AsRef<Path>,
     progress: &mut dyn FnMut(&ConvertProgress),
+) -> Result<(), CheckpointError> {
+    convert_until(checkpoint, out, &mut |now| {
+        progress(now);
+        ControlFlow::Continue(())
+    })
+}
+
+/// [`convert_with`] that ends when `progress` says so; then nothing is left, neither a new file nor
+/// a temporary one, and an old file of that name is as it was.
+///
+/// `progress` is asked before every tensor, and in `.safetensors` every 16 MiB.
+///
+/// # Errors
+///
+/// As [`convert`]; [`CheckpointError::Stopped`] after [`ControlFlow::Break`].
+pub fn convert_until(
+    checkpoint: &Checkpoint,
+    out: impl AsRef<Path>,
+    progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
 ) -> Result<(), CheckpointError> {
     let out = out.as_ref();
     let refuse = |reason: &str| CheckpointError::Output {
@@ -115,7 +139,7 @@ fn write_safetensors(
     checkpoint: &Checkpoint,
     metadata: Vec<(String, String)>,
     out: &Path,
-    progress: &mut dyn FnMut(&ConvertProgress),
+    progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
 ) -> Result<(), CheckpointError> {
     let mut entries: Vec<&Entry> = checkpoint.entries().iter().collect();
     entries.sort_by_key(|e| std::cmp::Reverse(e.info.dtype.size()));
@@ -157,42 +181,61 @@ fn write_safetensors(
 
     let mut counter = Counter::new(checkpoint);
     write_atomically(out, |file| {
-        let error = |source: std::io::Error| CheckpointError::Output {
-            path: out.into(),
-            reason: format!("cannot be written: {source}"),
-        };
+        let error = |e: std::io::Error| cannot_write(out, &e);
         file.write_all(&(header.len() as u64).to_le_bytes())
             .and_then(|()| file.write_all(&header))
             .map_err(error)?;
         for entry in entries {
-            progress(&counter.next(&entry.name, entry.info.bytes));
-            file.write_all(entry.data()?.bytes()).map_err(error)?;
+            let mut now = counter.next(&entry.name, entry.info.bytes);
+            ask(progress, &now, out)?;
+            let data = entry.data()?;
+            for (i, piece) in data.bytes().chunks(PIECE).enumerate() {
+                if i > 0 {
+                    ask(progress, &now, out)?;
+                }
+                file.write_all(piece).map_err(error)?;
+                now.bytes_done += piece.len() as u64;
+            }
         }
         Ok(())
     })
+}
+
+fn ask(
+    progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
+    now: &ConvertProgress,
+    out: &Path,
+) -> Result<(), CheckpointError> {
+    match progress(now) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(CheckpointError::Stopped { path: out.into() }),
+    }
 }
 
 fn write_burnpack(
     checkpoint: &Checkpoint,
     metadata: Vec<(String, String)>,
     out: &Path,
-    progress: &mut dyn FnMut(&ConvertProgress),
+    progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
 ) -> Result<(), CheckpointError> {
+    let temporary = temporary_beside(out)?;
+    // Whatever the writer complains about is told of the file that was asked for.
     let failed = |e: String| CheckpointError::Output {
         path: out.into(),
-        reason: format!("cannot be written: {e}"),
+        reason: format!(
+            "cannot be written: {}",
+            e.replace(
+                &*temporary.path().to_string_lossy(),
+                &out.display().to_string()
+            )
+        ),
     };
-    if let Some(folder) = out.parent()
-        && !folder.as_os_str().is_empty()
-        && !folder.is_dir()
-    {
-        return Err(failed(format!("no folder {}", folder.display())));
-    }
     let mut entries: Vec<Entry> = checkpoint.entries().to_vec();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
 
-    // The writer asks for one tensor at a time; names travel back so that progress is told here.
-    let (sender, receiver) = mpsc::channel::<(String, u64)>();
+    // The writer asks for one tensor at a time; names travel back so that progress is told here, and
+    // nobody taking them ends the writing.
+    let (sender, receiver) = mpsc::sync_channel::<(String, u64)>(0);
     let tensors = entries
         .into_iter()
         .map(|entry| {
@@ -205,8 +248,9 @@ fn write_burnpack(
                 None,
                 length,
                 move || {
-                    // The receiver outlives the writer; were it gone, progress is not worth failing.
-                    let _ = sender.send((entry.name.clone(), entry.info.bytes));
+                    sender
+                        .send((entry.name.clone(), entry.info.bytes))
+                        .map_err(|_| burn_pack::Error::IoError("stopped".into()))?;
                     let data = entry
                         .data()
                         .map_err(|e| burn_pack::Error::IoError(e.to_string()))?;
@@ -216,19 +260,29 @@ fn write_burnpack(
         })
         .collect();
     drop(sender);
-    let mut writer = burn_pack::Writer::new(tensors).auto_extension(false);
+    let mut writer = burn_pack::Writer::new(tensors)
+        .auto_extension(false)
+        .overwrite(true);
     for (key, value) in &metadata {
         writer = writer.with_metadata(key, value);
     }
     let mut counter = Counter::new(checkpoint);
+    let target = temporary.path();
     std::thread::scope(|scope| {
-        let work = scope.spawn(move || writer.write_to_file(out));
+        let work = scope.spawn(move || writer.write_to_file_in_place(target));
+        let mut asked = Ok(());
         for (name, bytes) in receiver {
-            progress(&counter.next(&name, bytes));
+            asked = ask(progress, &counter.next(&name, bytes), out);
+            if asked.is_err() {
+                break;
+            }
         }
-        match work.join() {
+        let done = work.join();
+        asked?;
+        match done {
             Ok(done) => done.map_err(|e| failed(e.to_string())),
             Err(_) => Err(failed("the writer stopped unexpectedly".into())),
         }
-    })
+    })?;
+    persist(temporary, out)
 }

@@ -149,6 +149,12 @@ pub enum CheckpointError {
     /// A `hub:` reference could not be resolved.
     #[error("{}", shown(.0))]
     Hub(String),
+    /// A conversion was ended by its caller.
+    #[error("{path}: stopped before it was complete; nothing was written")]
+    Stopped {
+        /// The file that was to be written.
+        path: PathBuf,
+    },
     /// A conversion was refused.
     #[error("{path}: {}", shown(reason))]
     Output {

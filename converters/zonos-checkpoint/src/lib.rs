@@ -69,7 +69,7 @@ mod torch;
 mod values;
 
 pub use checkpoint::{Checkpoint, OpenOptions};
-pub use convert::{ConvertProgress, convert, convert_with};
+pub use convert::{ConvertProgress, convert, convert_until, convert_with};
 pub use error::CheckpointError;
 pub use format::Format;
 pub use inspect::{DtypeTotal, FileSize, Inspection, TensorRow, inspect};

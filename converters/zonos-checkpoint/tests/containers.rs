@@ -3,12 +3,13 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use burn::tensor::{AllocationProperty, TensorData};
 use common::*;
 use zonos_checkpoint::{
-    Checkpoint, Format, LoadOptions, Loader, ModelKind, NameMap, OpenOptions, TensorSpec, convert,
-    convert_with, inspect,
+    Checkpoint, CheckpointError, Format, LoadOptions, Loader, ModelKind, NameMap, OpenOptions,
+    TensorSpec, convert, convert_until, convert_with, inspect,
 };
 
 fn all(checkpoint: &Checkpoint) -> BTreeMap<String, TensorData> {
@@ -299,6 +300,68 @@ fn conversions_that_make_no_sense_are_refused() {
     assert!(refused(&dir.path().join("none/x.safetensors")).contains("none"));
     assert!(refused(dir.path()).contains("folder"));
     assert_eq!(std::fs::read(&input).unwrap(), before);
+}
+
+#[test]
+fn a_conversion_that_is_stopped_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = open(fixture("zonos2/tiny/model.safetensors"));
+    for name in ["x.safetensors", "x.bpk"] {
+        let out = dir.path().join(name);
+        std::fs::write(&out, "old").unwrap();
+        let mut asked = 0;
+        let stopped = convert_until(&checkpoint, &out, &mut |now| {
+            asked += 1;
+            match now.tensors_done {
+                0..5 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        });
+        let error = stopped.unwrap_err();
+        assert!(matches!(error, CheckpointError::Stopped { .. }), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+        assert_eq!(asked, 6, "{name}: asked again after it was told to stop");
+        assert_eq!(std::fs::read(&out).unwrap(), b"old");
+        std::fs::remove_file(&out).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{name}");
+        // A callback that unwinds is as good.
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            convert_with(&checkpoint, &out, &mut |_| {
+                std::panic::resume_unwind(Box::new(()))
+            })
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn large_tensors_are_written_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let input = dir.path().join("in.safetensors");
+    write_safetensors(&input, &[("w", &[10 << 20], 1.0)]);
+    let checkpoint = open(&input);
+    let mut seen = Vec::new();
+    let out = dir.path().join("out.safetensors");
+    convert_with(&checkpoint, &out, &mut |now| seen.push(now.bytes_done)).unwrap();
+    assert_eq!(seen, [0, 16 << 20, 32 << 20]);
+    assert_all_same(&checkpoint, &open(&out));
+}
+
+#[cfg(unix)]
+#[test]
+fn write_errors_name_the_target_alone() {
+    let checkpoint = open(made("kinds.safetensors"));
+    for name in ["x.safetensors", "x.bpk"] {
+        // Nobody may create files there, not even the superuser.
+        let out = std::path::Path::new("/proc/self").join(name);
+        let text = convert(&checkpoint, &out).unwrap_err().to_string();
+        assert!(
+            text.contains(name) && text.contains("cannot be written"),
+            "{text}"
+        );
+        assert!(!text.contains(".tmp"), "{text}");
+    }
 }
 
 #[test]

@@ -544,6 +544,50 @@ fn h20_a_miss_names_everything() {
 }
 
 #[test]
+fn offline_errors_tell_what_the_cache_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::new(dir.path(), "http://127.0.0.1:9").offline(true);
+    let text = failure(&hub, "hub:a/b");
+    assert!(text.contains("no folder models--a--b"), "{text}");
+
+    fabricate(dir.path(), false);
+    let text = failure(&hub, "hub:a/b@v1");
+    assert!(
+        text.contains("revision 'v1' is not cached") && text.contains(COMMIT),
+        "{text}"
+    );
+    let other = format!("{}0123456789", &COMMIT[..30]);
+    let snapshots = dir.path().join("models--a--b/snapshots");
+    fs::create_dir(snapshots.join(&other)).unwrap();
+    fs::write(dir.path().join("models--a--b/refs/main"), "f".repeat(40)).unwrap();
+    let text = failure(&hub, "hub:a/b");
+    assert!(text.contains("refs/main names a commit"), "{text}");
+    fs::remove_file(dir.path().join("models--a--b/refs/main")).unwrap();
+    let text = failure(&hub, "hub:a/b");
+    for part in ["2 snapshots and no refs/main", "@REV", COMMIT, &other] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = failure(&hub, &format!("hub:a/b@{}", &COMMIT[..7]));
+    assert!(text.contains("give more digits"), "{text}");
+}
+
+#[test]
+fn a_commit_may_be_abbreviated() {
+    let dir = tempfile::tempdir().unwrap();
+    fabricate(dir.path(), false);
+    // Online or not: a commit never changes, so nobody is asked.
+    for offline in [true, false] {
+        let hub = Hub::new(dir.path(), "http://127.0.0.1:9").offline(offline);
+        for digits in [7, 12, 40] {
+            let checkpoint = open_with(&hub, &format!("hub:a/b@{}", &COMMIT[..digits])).unwrap();
+            assert!(checkpoint.path().starts_with(snapshot(dir.path())));
+            assert!(checkpoint.notices().is_empty());
+        }
+        assert!(open_with(&hub, &format!("hub:a/b@{}", &COMMIT[..6])).is_err());
+    }
+}
+
+#[test]
 fn listings_with_path_tricks_write_nothing_outside() {
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("cache");

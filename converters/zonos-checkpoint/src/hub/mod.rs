@@ -171,17 +171,17 @@ impl Hub {
         if self.offline {
             return cached.ok_or_else(|| {
                 CheckpointError::Hub(format!(
-                    "{}: not in the cache and HF_HUB_OFFLINE is set; no {} with weights (one of {}) there, go online once or set HF_HUB_CACHE",
+                    "{}: not in the cache and HF_HUB_OFFLINE is set; {}",
                     self.place(id),
-                    id.folder(),
-                    NAMED.join(", ")
+                    self.miss(id)
                 ))
             });
         }
         let complete = cached.filter(|c| is_complete(&c.folder));
         // A commit never changes, so nothing need be asked.
         if let Some(found) = &complete
-            && is_commit(&id.revision)
+            && is_commit_prefix(&id.revision)
+            && found.commit().starts_with(&id.revision)
         {
             return Ok(found.clone());
         }
@@ -221,27 +221,82 @@ impl Hub {
                 notices: Vec::new(),
             });
         }
-        if id.revision != DEFAULT_REVISION {
+        let mut commits = self.snapshots(id);
+        if is_commit_prefix(&id.revision) && reference.is_none() {
+            commits.retain(|c| c.starts_with(&id.revision));
+        } else if id.revision != DEFAULT_REVISION {
             return None;
         }
-        let mut folders = std::fs::read_dir(&snapshots)
-            .ok()?
-            .filter_map(|e| Some(e.ok()?.path()))
-            .filter(|p| p.is_dir());
-        let only = folders.next()?;
-        if folders.next().is_some() {
+        let [only] = &commits[..] else {
             return None;
-        }
-        let notice = format!(
-            "{}: no usable refs/{} in the cache, using its only snapshot {}",
-            id.repo(),
-            id.revision,
-            only.file_name().unwrap_or_default().to_string_lossy()
-        );
+        };
+        let notices = if id.revision == DEFAULT_REVISION {
+            vec![format!(
+                "{}: no usable refs/{} in the cache, using its only snapshot {only}",
+                id.repo(),
+                id.revision,
+            )]
+        } else {
+            Vec::new()
+        };
         Some(Snapshot {
-            folder: only,
-            notices: vec![notice],
+            folder: snapshots.join(only),
+            notices,
         })
+    }
+
+    /// Commits with a snapshot in the cache, sorted.
+    fn snapshots(&self, id: &Id) -> Vec<String> {
+        let folder = self.cache.join(id.folder()).join("snapshots");
+        let mut commits: Vec<String> = std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .filter_map(|e| e.ok().filter(|e| e.path().is_dir()))
+            .filter_map(|e| e.file_name().into_string().ok())
+            .collect();
+        commits.sort();
+        commits
+    }
+
+    /// Why [`Hub::cached`] found nothing, and what to do.
+    fn miss(&self, id: &Id) -> String {
+        let repo = self.cache.join(id.folder());
+        let commits = self.snapshots(id);
+        if commits.is_empty() {
+            let what = if repo.is_dir() {
+                "no snapshot in the folder"
+            } else {
+                "no folder"
+            };
+            return format!(
+                "{what} {}, where the weights (one of {}) would be; go online once or set HF_HUB_CACHE",
+                id.folder(),
+                NAMED.join(", ")
+            );
+        }
+        let list = commits.join(", ");
+        if is_commit_prefix(&id.revision) && commits.iter().any(|c| c.starts_with(&id.revision)) {
+            return format!(
+                "several snapshots begin with '{}', give more digits; cached: {list}",
+                id.revision
+            );
+        }
+        if repo.join("refs").join(&id.revision).is_file() {
+            return format!(
+                "refs/{} names a commit without a snapshot; go online once, or name one with @REV: {list}",
+                id.revision
+            );
+        }
+        if id.revision == DEFAULT_REVISION {
+            return format!(
+                "{} snapshots and no refs/{DEFAULT_REVISION}: name one with @REV: {list}",
+                commits.len()
+            );
+        }
+        format!(
+            "revision '{}' is not cached, go online once or take one that is; cached: {list}",
+            id.revision
+        )
     }
 
     fn fetch(&self, id: &Id) -> Result<PathBuf, CheckpointError> {
@@ -287,6 +342,16 @@ impl Hub {
 struct Snapshot {
     folder: PathBuf,
     notices: Vec<String>,
+}
+
+impl Snapshot {
+    /// The name of its folder.
+    fn commit(&self) -> std::borrow::Cow<'_, str> {
+        self.folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+    }
 }
 
 /// A repository and a revision of it.
@@ -345,6 +410,11 @@ impl fmt::Display for Id {
 
 fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Enough digits of a commit to mean it, as `git` abbreviates them.
+fn is_commit_prefix(text: &str) -> bool {
+    (7..=40).contains(&text.len()) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The weights among a repository's files, as a folder would be searched; GGUF files are not read,
