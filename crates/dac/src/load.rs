@@ -72,7 +72,8 @@ impl Dac {
 fn name_map(config: &DacConfig) -> NameMap {
     let blocks = config.decoder_rates.len();
     let mut map = NameMap::new()
-        .strip_prefix("module.")
+        // No layout has names of its own that begin so; `decoder.model.` does not.
+        .strip_wrappers()
         // Encoding is not implemented yet.
         .ignore("encoder.*")
         .ignore("quantizer.quantizers.{q}.in_proj.*")
@@ -280,5 +281,40 @@ impl Source<'_> {
             conv_out: self.conv(&format!("decoder.model.{}", n + 2), 1, channels, TAPS, 1)?,
         };
         Ok(Dac::new(quantizer, decoder, config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// Weights that a training wrapper saved load as the codec's own.
+    #[test]
+    fn prefixes_of_training_wrappers_are_taken_off() {
+        let fixture =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures/dac/tiny/hf");
+        let folder = tempfile::tempdir().unwrap();
+        let config = fixture.join("config.json");
+        std::fs::copy(config, folder.path().join("config.json")).unwrap();
+        let bytes = std::fs::read(fixture.join("model.safetensors")).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        for wrapper in ["module.", "_orig_mod.", "model.", "module._orig_mod."] {
+            let path = folder.path().join("model.safetensors");
+            let renamed = tensors
+                .tensors()
+                .into_iter()
+                .map(|(name, view)| (format!("{wrapper}{name}"), view));
+            safetensors::serialize_to_file(renamed, None, &path).unwrap();
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            let report = Dac::check(&checkpoint).unwrap();
+            assert!(report.is_clean(), "{wrapper}: {report}");
+            assert!(
+                Dac::load(folder.path(), &Device::flex()).is_ok(),
+                "{wrapper}"
+            );
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }
