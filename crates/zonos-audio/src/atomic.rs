@@ -98,7 +98,19 @@ impl Drop for Unfinished {
 /// For interrupt handlers, just before the process exits. A later [`AtomicFile::commit`] of one of
 /// these files fails.
 pub fn discard_unfinished() {
-    for path in unfinished().drain(..) {
+    discard(&mut unfinished());
+}
+
+/// As [`discard_unfinished`], and ends the process. No other thread can begin a temporary file or
+/// folder in between: one that tries waits, and ends with the process.
+pub fn exit_discarding_unfinished(code: i32) -> ! {
+    let mut list = unfinished();
+    discard(&mut list);
+    std::process::exit(code)
+}
+
+fn discard(list: &mut Vec<PathBuf>) {
+    for path in list.drain(..) {
         // Nothing useful can be done about a failure on the way out. Another thread may still be
         // writing into a folder, which then is not empty at the first attempt.
         for _ in 0..3 {

@@ -33,7 +33,9 @@ pub mod scratch;
 pub mod wav;
 pub mod waveform;
 
-pub use atomic::{AtomicFile, FileError, Unfinished, discard_unfinished};
+pub use atomic::{
+    AtomicFile, FileError, Unfinished, discard_unfinished, exit_discarding_unfinished,
+};
 pub use codes::{CodeLimits, Codes, CodesError};
 pub use fade::FadeOut;
 pub use levels::Levels;

@@ -46,6 +46,16 @@ pub struct DemoPaths {
 /// names that holds something else; nothing is replaced.
 pub fn write_demo_checkpoint(dir: impl AsRef<Path>) -> Result<DemoPaths, TtsError> {
     let dir = dir.as_ref();
+    fs::create_dir_all(dir).map_err(|source| TtsError::Demo {
+        path: dir.to_path_buf(),
+        source,
+    })?;
+    fill(dir)
+}
+
+/// [`write_demo_checkpoint`] for a folder that is there. It is not made again when it is not: an
+/// interrupt may have just removed it.
+fn fill(dir: &Path) -> Result<DemoPaths, TtsError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();
         move |source| TtsError::Demo { path, source }
@@ -63,11 +73,7 @@ pub fn write_demo_checkpoint(dir: impl AsRef<Path>) -> Result<DemoPaths, TtsErro
             }
         }
     }
-    if !dir.exists() {
-        fs::create_dir_all(dir).map_err(failed(dir))?;
-    }
     for (path, bytes) in missing {
-        // Not with its parents: an interrupt may have just removed those.
         if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
             fs::create_dir(folder).map_err(failed(folder))?;
         }
@@ -118,7 +124,7 @@ impl DemoCheckpoint {
             source,
         })?;
         Ok(Self {
-            paths: write_demo_checkpoint(dir.path())?,
+            paths: fill(dir.path())?,
             _dir: dir,
         })
     }

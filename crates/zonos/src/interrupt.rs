@@ -10,6 +10,7 @@ use crate::failure::Failure;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 static STEPPING: AtomicBool = AtomicBool::new(false);
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handler for Ctrl-C, SIGTERM and SIGHUP.
 pub(crate) fn install() {
@@ -17,10 +18,19 @@ pub(crate) fn install() {
     let _ = ctrlc::set_handler(|| {
         let again = REQUESTED.swap(true, Ordering::SeqCst);
         if again || !STEPPING.load(Ordering::SeqCst) {
-            zonos_audio::discard_unfinished();
-            std::process::exit(i32::from(Failure::Interrupted.announce()));
+            ENDING.store(true, Ordering::SeqCst);
+            let code = Failure::Interrupted.announce();
+            zonos_audio::exit_discarding_unfinished(i32::from(code));
         }
     });
+}
+
+/// Waits for the end when the signal handler is ending the process. What the command met in the
+/// meantime, such as a temporary file that is gone, is neither news nor the exit code.
+pub(crate) fn give_way() {
+    while ENDING.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
 }
 
 /// Whether the user asked to stop.

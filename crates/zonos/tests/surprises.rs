@@ -306,7 +306,8 @@ fn interrupts_take_temporary_folders_along() {
 
     let work = Work::new();
     fs::create_dir(work.path("tmp")).unwrap();
-    for signals in [1, 2] {
+    // Each round meets the command at another place.
+    for signals in [1, 2].repeat(8) {
         let mut child = Command::new(assert_cmd::cargo::cargo_bin("zonos"))
             .args(["doctor"])
             .env("TMPDIR", work.path("tmp"))

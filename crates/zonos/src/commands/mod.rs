@@ -25,10 +25,12 @@ pub(crate) fn main() -> ExitCode {
     // clap prints its own message and exits with 2; `--help` and `--version` exit with 0.
     let cli = Cli::read();
     interrupt::install();
-    match guarded(|| {
+    let outcome = guarded(|| {
         start_threads(&cli.global)?;
         dispatch(&cli)
-    }) {
+    });
+    interrupt::give_way();
+    match outcome {
         Ok(code) => code,
         Err(failure) => ExitCode::from(failure.announce()),
     }
