@@ -112,8 +112,8 @@ pub fn exit_discarding_unfinished(code: i32) -> ! {
 fn discard(list: &mut Vec<PathBuf>) {
     for path in list.drain(..) {
         // Nothing useful can be done about a failure on the way out. Another thread may still be
-        // writing into a folder, which then is not empty at the first attempt.
-        for _ in 0..3 {
+        // writing into a folder or removing it, either of which makes an attempt fail.
+        for _ in 0..100 {
             let removed = if path.is_dir() {
                 fs::remove_dir_all(&path)
             } else {
@@ -122,6 +122,7 @@ fn discard(list: &mut Vec<PathBuf>) {
             if removed.is_ok() || !path.exists() {
                 break;
             }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 }
