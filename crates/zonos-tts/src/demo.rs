@@ -74,7 +74,7 @@ fn fill(dir: &Path) -> Result<DemoPaths, TtsError> {
         }
     }
     for (path, bytes) in missing {
-        if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        if let Some(folder) = path.parent().filter(|f| *f != dir && !f.exists()) {
             fs::create_dir(folder).map_err(failed(folder))?;
         }
         let written = AtomicFile::create(&path).and_then(|mut file| {
