@@ -24,7 +24,11 @@ fn cpu_seconds() -> Option<f64> {
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb / 1024)
+    line.split_whitespace()
+        .nth(1)?
+        .parse::<u64>()
+        .ok()
+        .map(|kb| kb / 1024)
 }
 
 fn codes(dac: &Dac, frames: usize) -> Codes {
@@ -38,7 +42,9 @@ fn main() {
         println!("ZONOS_DAC_FULL (a file of full-size weights) is unset: nothing is measured");
         return;
     };
-    let mut lengths: Vec<usize> = std::env::args().filter_map(|arg| arg.parse().ok()).collect();
+    let mut lengths: Vec<usize> = std::env::args()
+        .filter_map(|arg| arg.parse().ok())
+        .collect();
     if lengths.is_empty() {
         lengths = vec![86, 430];
     }
