@@ -210,7 +210,7 @@ fn a_long_sequence_matches_whether_cached_or_whole() {
         .forward(&[Sequence::new(rows[..300 * 10].to_vec())], &mut Tap::off())
         .expect("runs");
     let row =
-        |out: &zonos2::Forward, i: usize| floats(&out.logits.clone().slice([i..i + 1]).into_data());
+        |out: &zonos2::Forward, i: usize| floats(&out.logits.clone().narrow(0, i, 1).into_data());
     for i in [0, 255, 256, 299] {
         assert!(
             largest_difference(&row(&whole, i), &row(&short, i)) <= HIDDEN,
@@ -226,7 +226,7 @@ fn a_long_sequence_matches_whether_cached_or_whole() {
         .expect("generates");
     let best: Vec<i32> = whole
         .logits
-        .slice([t - 1..t])
+        .narrow(0, t - 1, 1)
         .argmax(2)
         .into_data()
         .iter::<i32>()

@@ -84,9 +84,7 @@ fn prefill(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, packed: &Packed) -> Tensor<
         let v = v.clone().slice([segment.clone()]).permute([1, 0, 2]);
         for first in (0..segment.len()).step_by(QUERY_ROWS) {
             let last = segment.len().min(first + QUERY_ROWS);
-            let q = q
-                .clone()
-                .slice([segment.start + first..segment.start + last]);
+            let q = q.clone().narrow(0, segment.start + first, last - first);
             parts.push(attend(q, k.clone(), v.clone(), first));
         }
     }
