@@ -12,7 +12,7 @@ pub(crate) struct Args {
     /// Only this component: zonos2, dac, zonos2-gradients or dac-gradients
     #[arg(long, value_name = "C")]
     component: Option<Component>,
-    /// Where to run: cpu, flex, ndarray, cuda[:N], wgpu, vulkan[:N] or metal
+    /// Where to run: cpu, flex, ndarray, cuda or cuda:N, wgpu, vulkan or vulkan:N, metal
     #[arg(long, value_name = "D", default_value = "cpu")]
     device: String,
     /// One golden folder; without it, the fixtures and the folders under $ZONOS_GOLDENS

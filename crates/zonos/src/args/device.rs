@@ -10,7 +10,7 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct DeviceArgs {
-    /// Where the model runs: cpu (= flex), ndarray, cuda[:N], wgpu, vulkan[:N] or metal, as far as
+    /// Where the model runs: cpu (= flex), ndarray, cuda or cuda:N, wgpu, vulkan or vulkan:N or metal, as far as
     /// this build has them.
     #[arg(long, value_name = "D", default_value = "cpu", env = "ZONOS_DEVICE")]
     pub device: String,
