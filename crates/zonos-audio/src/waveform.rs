@@ -60,7 +60,7 @@ impl Waveform {
         self.samples.len() as f64 / f64::from(self.sample_rate)
     }
 
-    /// Fades the last `ms` milliseconds to zero; see [`fade`](crate::fade).
+    /// Fades the last `ms` milliseconds to zero; see [`fade`].
     pub fn fade_out(&mut self, ms: f64) {
         fade::fade_out(&mut self.samples, ms, self.sample_rate);
     }

@@ -118,8 +118,10 @@ pub trait SpeechBackend: Backend {
     /// before and after the activated input. `residual` has the shape of the result, `[batch, out,
     /// time + padding - dilation (taps - 1)]`:
     ///
-    /// `y[o, t] = bias[o] + sum over c, k of weight[o, c, k] snake(x)[c, t + k dilation - padding.0]
-    /// + residual[o, t]`.
+    /// ```text
+    /// y[o, t] = bias[o] + sum over c, k of weight[o, c, k] snake(x)[c, t + k dilation - padding.0]
+    ///           + residual[o, t]
+    /// ```
     fn snake_conv1d(
         x: FloatTensor<Self>,
         #[extension_type] alpha: Optional<Self>,
