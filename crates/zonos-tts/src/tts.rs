@@ -151,13 +151,7 @@ impl Tts {
         plan: &Plan,
         on_frame: &mut dyn FnMut(usize) -> ControlFlow<()>,
     ) -> Result<Speech, TtsError> {
-        let mut plan = plan.clone();
-        loop {
-            match self.run_once(&plan, on_frame) {
-                Err(TtsError::NoAudio { .. }) if plan.redraw() => {}
-                done => return done,
-            }
-        }
+        redrawing(plan, |plan| self.run_once(plan, on_frame))
     }
 
     fn run_once(
@@ -197,13 +191,7 @@ impl Tts {
         plan: &Plan,
         on_chunk: &mut dyn FnMut(Chunk<'_>) -> ControlFlow<()>,
     ) -> Result<Speech, TtsError> {
-        let mut plan = plan.clone();
-        loop {
-            match self.run_streaming_once(&plan, on_chunk) {
-                Err(TtsError::NoAudio { .. }) if plan.redraw() => {}
-                done => return done,
-            }
-        }
+        redrawing(plan, |plan| self.run_streaming_once(plan, on_chunk))
     }
 
     fn run_streaming_once(
@@ -392,5 +380,19 @@ impl TtsBuilder {
         let mut tts = self.load(files.model(), files.codec())?;
         tts._demo = Some(files);
         Ok(tts)
+    }
+}
+
+/// Runs a plan again with another seed while it gives no audio and its seed is open.
+fn redrawing(
+    plan: &Plan,
+    mut run: impl FnMut(&Plan) -> Result<Speech, TtsError>,
+) -> Result<Speech, TtsError> {
+    let mut plan = plan.clone();
+    loop {
+        match run(&plan) {
+            Err(TtsError::NoAudio { .. }) if plan.redraw() => {}
+            done => return done,
+        }
     }
 }

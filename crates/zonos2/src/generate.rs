@@ -124,7 +124,12 @@ impl Zonos2 {
             .collect::<Result<Vec<_>, _>>()?;
         let mut done: Vec<Option<Generation>> = sequences.iter().map(|_| None).collect();
         let recompute = options.iter().any(|o| o.recompute);
-        let mut whole = sequences.to_vec();
+        // Rows so far of every sequence; only recomputing needs them again.
+        let mut whole = if recompute {
+            sequences.to_vec()
+        } else {
+            Vec::new()
+        };
 
         let mut cache = (!recompute).then(|| {
             let capacity = running

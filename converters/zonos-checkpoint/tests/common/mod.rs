@@ -1,5 +1,5 @@
 //! Shared by the tests: where fixtures are, and how two tensors are compared.
-#![allow(dead_code)]
+#![allow(dead_code)] // each test binary uses its part
 
 use std::path::{Path, PathBuf};
 

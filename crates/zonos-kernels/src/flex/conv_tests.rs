@@ -13,7 +13,7 @@ use super::snake::snake_row;
 use crate::portable;
 
 /// Values in [-1, 1) that depend on `seed` and position alone.
-fn values(seed: u64, len: usize) -> Vec<f32> {
+pub(super) fn values(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
         .map(|_| {

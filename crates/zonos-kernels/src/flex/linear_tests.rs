@@ -5,26 +5,14 @@ use burn::tensor::{DType, TensorData};
 use burn_flex::FlexTensor;
 use proptest::prelude::*;
 
+use super::conv_tests::values;
 use super::simd::Isa;
 use super::{attention, linear};
 use crate::portable;
 
-/// Deterministic values in [-1, 1).
-fn values(n: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..n)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
 fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
     let n = shape.iter().product();
-    let data = TensorData::new(values(n, seed), shape);
+    let data = TensorData::new(values(seed, n), shape);
     FlexTensor::from_data(data.convert_dtype(dtype))
 }
 
