@@ -6,6 +6,7 @@
 //! * [`Codes`]: a `[frames, codebooks]` table with the delay ("shear") a language model works in;
 //! * [`Waveform`]: mono samples with their rate, written as WAV; [`WavStream`] for pipes;
 //! * [`npy`]: `.npy` arrays in and out, safe on files from strangers;
+//! * [`resample`]: sample rates, as `torchaudio` converts them;
 //! * [`fade`]: the fade-out, whole or streamed;
 //! * [`AtomicFile`]: output that appears complete or not at all; [`ScratchFolder`] for what is
 //!   temporary by intent.
@@ -26,9 +27,11 @@
 
 pub mod atomic;
 pub mod codes;
+pub mod decode;
 pub mod fade;
 pub mod levels;
 pub mod npy;
+pub mod resample;
 pub mod scratch;
 pub mod wav;
 pub mod waveform;
@@ -40,6 +43,7 @@ pub use codes::{CodeLimits, Codes, CodesError};
 pub use fade::FadeOut;
 pub use levels::Levels;
 pub use npy::{NpyArray, NpyData, NpyError};
+pub use resample::{ResampleError, ResampleKernel, ResampleRecipe, ResampleStream, Resampler};
 pub use scratch::ScratchFolder;
 pub use wav::{WavError, WavStream};
 pub use waveform::Waveform;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::fade;
 use crate::levels::Levels;
+use crate::resample::{ResampleError, ResampleRecipe, Resampler};
 use crate::wav::{WavError, WavFormat, write_wav};
 
 /// Mono samples, nominally -1..1, and their rate in Hz.
@@ -78,6 +79,15 @@ impl Waveform {
     /// Peak, RMS and how many samples clip.
     pub fn levels(&self) -> Levels {
         Levels::of(&self.samples)
+    }
+
+    /// The sound at `rate` Hz; see [`resample`](crate::resample).
+    ///
+    /// # Errors
+    /// `rate` or the sound's own rate is 0 or above [`MAX_RATE`](crate::resample::MAX_RATE).
+    pub fn resample(&self, rate: u32, recipe: ResampleRecipe) -> Result<Self, ResampleError> {
+        let resampler = Resampler::new(self.sample_rate, rate, recipe)?;
+        Ok(Self::new(resampler.resample(&self.samples), rate))
     }
 
     /// Writes a 16-bit WAV file, complete or not at all.

@@ -1,0 +1,4 @@
+//! Resampling, spectra and mel against `torch` and `torchaudio` (`validation/fixtures/audio`).
+
+mod golden;
+mod resample;
