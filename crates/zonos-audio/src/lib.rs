@@ -7,6 +7,7 @@
 //! * [`Waveform`]: mono samples with their rate, written as WAV; [`WavStream`] for pipes;
 //! * [`npy`]: `.npy` arrays in and out, safe on files from strangers;
 //! * [`resample`]: sample rates, as `torchaudio` converts them;
+//! * [`stft`], [`mel`]: spectra and mel spectrograms, as `torch` and `torchaudio` make them;
 //! * [`fade`]: the fade-out, whole or streamed;
 //! * [`AtomicFile`]: output that appears complete or not at all; [`ScratchFolder`] for what is
 //!   temporary by intent.
@@ -30,9 +31,12 @@ pub mod codes;
 pub mod decode;
 pub mod fade;
 pub mod levels;
+pub mod mel;
 pub mod npy;
+pub mod reference;
 pub mod resample;
 pub mod scratch;
+pub mod stft;
 pub mod wav;
 pub mod waveform;
 
