@@ -162,6 +162,18 @@ impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
         conv::snake_conv::<B, C>(x, alpha, weight, bias, residual, shape)
     }
 
+    fn snake_strided_conv1d(
+        x: FloatTensor<Self>,
+        alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        padding: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let shape = conv::Kind::Strided { stride, padding };
+        conv::snake_conv::<B, C>(x, alpha.into_option(), weight, bias, None, shape)
+    }
+
     fn snake_conv_transpose1d(
         x: FloatTensor<Self>,
         alpha: Optional<Self>,

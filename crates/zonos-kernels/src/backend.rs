@@ -135,6 +135,25 @@ pub trait SpeechBackend: Backend {
         portable::snake_conv1d::<Self>(x, alpha, weight, bias, residual, dilation, padding)
     }
 
+    /// Convolution that shortens the signal, with an optional Snake before it.
+    ///
+    /// `x [batch, in, time]`, `alpha [in]`, `weight [out, in, taps]`, `bias [out]`; `padding` zeros
+    /// before and after the activated input. The result has `floor((time + padding - taps) / stride) +
+    /// 1` positions:
+    ///
+    /// `y[o, n] = bias[o] + sum over c, k of weight[o, c, k] snake(x)[c, n stride + k - padding.0]`.
+    fn snake_strided_conv1d(
+        x: FloatTensor<Self>,
+        #[extension_type] alpha: Optional<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        stride: usize,
+        padding: (usize, usize),
+    ) -> FloatTensor<Self> {
+        let alpha = alpha.into_option();
+        portable::snake_strided_conv1d::<Self>(x, alpha, weight, bias, stride, padding)
+    }
+
     /// Transposed convolution with an optional Snake before it.
     ///
     /// `x [batch, in, time]`, `alpha [in]`, `weight [in, out, taps]`, `bias [out]`. The full result
@@ -152,6 +171,37 @@ pub trait SpeechBackend: Backend {
     ) -> FloatTensor<Self> {
         let alpha = alpha.into_option();
         portable::snake_conv_transpose1d::<Self>(x, alpha, weight, bias, stride, trim)
+    }
+
+    /// Convolution at stride 1 that keeps the length by mirroring the signal at both ends, with an
+    /// optional ReLU behind it.
+    ///
+    /// `x [batch, in, time]`, `weight [out, in, taps]`, `bias [out]` -> `[batch, out, time]`. Of the
+    /// `dilation (taps - 1)` positions added, the smaller half comes first; the ends themselves are
+    /// not repeated, so `time` must exceed the larger half.
+    fn reflect_conv1d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        dilation: usize,
+        relu: bool,
+    ) -> FloatTensor<Self> {
+        portable::reflect_conv1d::<Self>(x, weight, bias, dilation, relu)
+    }
+
+    /// Mean and deviation over time, weighted by the softmax of `scores` over time where they are
+    /// given and evenly otherwise.
+    ///
+    /// `x`, `scores [batch, channels, time]` -> `[batch, 2 channels]`, means first. With weights `a`:
+    /// `mean = sum a x`, `deviation = sqrt(max(sum a (x - mean)^2, floor))`.
+    ///
+    /// Source: Okabe et al. 2018, arXiv:1803.10963.
+    fn statistics_pooling(
+        x: FloatTensor<Self>,
+        #[extension_type] scores: Optional<Self>,
+        floor: f32,
+    ) -> FloatTensor<Self> {
+        portable::statistics_pooling::<Self>(x, scores.into_option(), floor)
     }
 }
 

@@ -109,6 +109,18 @@ pub fn parse_device(name: &str) -> Result<Device, DeviceError> {
     }
 }
 
+/// Whether tensors on `device` lie in the CPU's memory, where plain code can read them.
+pub fn is_cpu(device: &Device) -> bool {
+    let device = device.clone().without_autodiff();
+    let cpus: &[Device] = &[
+        #[cfg(feature = "flex")]
+        Device::flex(),
+        #[cfg(feature = "ndarray")]
+        Device::ndarray(),
+    ];
+    cpus.contains(&device)
+}
+
 #[cfg(any(feature = "wgpu", feature = "vulkan", feature = "metal"))]
 fn gpu_kind(index: Option<usize>) -> burn::tensor::DeviceKind {
     match index {
@@ -139,5 +151,6 @@ mod tests {
         assert_eq!(parse_device("CPU"), Ok(Device::flex()));
         assert_eq!(parse_device("cpu"), parse_device("flex"));
         assert!(parse_device("cpu:1").is_err());
+        assert!(is_cpu(&Device::flex()) && is_cpu(&Device::flex().autodiff()));
     }
 }

@@ -9,7 +9,9 @@
 //! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
 //! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
 //! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache |
-//! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
+//! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_strided_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
+//! | [`ops::reflect_conv1d`] | slices, flips, Burn convolutions | mirrored ends, bias and ReLU fused into the convolution |
+//! | [`ops::statistics_pooling`] | softmax, sums | one pass a channel, in cache |
 //!
 //! Every Flex kernel has a property test against the portable implementation, and picks AVX-512,
 //! AVX2 or plain code at run time: no build flag is needed.

@@ -118,6 +118,41 @@ pub fn snake_conv1d(
     ))
 }
 
+/// Convolution that shortens the signal, with an optional Snake before it.
+///
+/// `x [batch, in, time]`, `alpha [in]`, `weight [out, in, taps]`, `bias [out]`; `padding` zeros before
+/// and after the activated input. The result is `[batch, out, floor((time + padding.0 + padding.1 -
+/// taps) / stride) + 1]`. All f32.
+///
+/// On Flex every output is summed in an order that depends on the shape of `weight` alone.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[1.0f32, 2.0, 3.0, 4.0]]], &device);
+/// let w = Tensor::<3>::from_data([[[1.0f32, 10.0, 100.0, 1000.0]]], &device);
+/// let b = Tensor::<1>::from_data([0.5f32], &device);
+/// let y = zonos_kernels::ops::snake_strided_conv1d(x, None, w, b, 2, (1, 1));
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [3210.5, 432.5]);
+/// ```
+pub fn snake_strided_conv1d(
+    x: Tensor<3>,
+    alpha: Option<Tensor<1>>,
+    weight: Tensor<3>,
+    bias: Tensor<1>,
+    stride: usize,
+    padding: (usize, usize),
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::snake_strided_conv1d(
+        x.into_dispatch(),
+        Optional::from_option(alpha.map(Tensor::into_dispatch)),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        stride,
+        padding,
+    ))
+}
+
 /// Transposed convolution with an optional Snake before it.
 ///
 /// `x [batch, in, time]`, `alpha [in]`, `weight [in, out, taps]`, `bias [out]`. The result is
@@ -139,5 +174,63 @@ pub fn snake_conv_transpose1d(
         bias.into_dispatch(),
         stride,
         trim,
+    ))
+}
+
+/// Convolution at stride 1 that keeps the length by mirroring the signal at both ends, with an
+/// optional ReLU behind it.
+///
+/// `x [batch, in, time]`, `weight [out, in, taps]`, `bias [out]` -> `[batch, out, time]`, all f32. Of
+/// the `dilation (taps - 1)` positions added, the smaller half comes first. The ends are not
+/// repeated: `time` must exceed the larger half.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[1.0f32, 2.0, 4.0]]], &device);
+/// let w = Tensor::<3>::from_data([[[1.0f32, -10.0, 100.0]]], &device);
+/// let b = Tensor::<1>::from_data([0.5f32], &device);
+/// let y = zonos_kernels::ops::reflect_conv1d(x, w, b, 1, true); // 2 1 2 4 2
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [192.5, 381.5, 162.5]);
+/// ```
+pub fn reflect_conv1d(
+    x: Tensor<3>,
+    weight: Tensor<3>,
+    bias: Tensor<1>,
+    dilation: usize,
+    relu: bool,
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::reflect_conv1d(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        dilation,
+        relu,
+    ))
+}
+
+/// Mean and deviation over time, weighted by the softmax of `scores` over time where they are given
+/// and evenly otherwise: `x`, `scores [batch, channels, time]` -> `[batch, 2 channels]`, means first.
+///
+/// The deviation is `sqrt(max(variance, floor))`, the variance taken around the mean, over the whole
+/// population; where the floor holds no gradient passes.
+///
+/// Source: Okabe et al. 2018, arXiv:1803.10963.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[1.0f32, 3.0]]], &device);
+/// let even = zonos_kernels::ops::statistics_pooling(x.clone(), None, 1e-12);
+/// assert_eq!(even.into_data().try_to_vec::<f32>().unwrap(), [2.0, 1.0]);
+/// let last = Tensor::<3>::from_data([[[0.0f32, 200.0]]], &device);
+/// let last = zonos_kernels::ops::statistics_pooling(x, Some(last), 1e-12);
+/// assert_eq!(last.into_data().try_to_vec::<f32>().unwrap(), [3.0, 1e-6]);
+/// ```
+pub fn statistics_pooling(x: Tensor<3>, scores: Option<Tensor<3>>, floor: f32) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::statistics_pooling(
+        x.into_dispatch(),
+        Optional::from_option(scores.map(Tensor::into_dispatch)),
+        floor,
     ))
 }

@@ -7,9 +7,13 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData};
 
 mod conv;
+mod statistics;
 
-pub(crate) use conv::{ConvGradients, ConvInputs, conv_gradients, conv_transpose_gradients};
-pub use conv::{snake_conv_transpose1d, snake_conv1d};
+pub(crate) use conv::{
+    ConvGradients, ConvInputs, conv_gradients, conv_options, conv_transpose_gradients, same_padding,
+};
+pub use conv::{reflect_conv1d, snake_conv_transpose1d, snake_conv1d, snake_strided_conv1d};
+pub use statistics::statistics_pooling;
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice
 /// back: a decode step stays asynchronous there, at the price of one copy of each chosen matrix.

@@ -12,7 +12,9 @@ use burn::backend::tensor::FloatTensor;
 
 use crate::SpeechBackend;
 use crate::backend::Optional;
-use crate::portable::{ConvGradients, ConvInputs, conv_gradients, conv_transpose_gradients};
+use crate::portable::{
+    ConvGradients, ConvInputs, conv_gradients, conv_options, conv_transpose_gradients,
+};
 
 /// Which convolution, with what is not a tensor.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +22,11 @@ pub(super) enum Kind {
     /// Stride 1, zeros before and after.
     Conv {
         dilation: usize,
+        padding: (usize, usize),
+    },
+    /// Shortening, zeros before and after.
+    Strided {
+        stride: usize,
         padding: (usize, usize),
     },
     /// Transposed, with the positions cut from the two ends.
@@ -39,6 +46,9 @@ impl Kind {
             Kind::Conv { dilation, padding } => {
                 B::snake_conv1d(x, alpha, weight, bias, Optional::Absent, dilation, padding)
             }
+            Kind::Strided { stride, padding } => {
+                B::snake_strided_conv1d(x, alpha, weight, bias, stride, padding)
+            }
             Kind::Transposed { stride, trim } => {
                 B::snake_conv_transpose1d(x, alpha, weight, bias, stride, trim)
             }
@@ -47,7 +57,12 @@ impl Kind {
 
     fn gradients<B: Backend>(self, dy: FloatTensor<B>, inputs: ConvInputs<B>) -> ConvGradients<B> {
         match self {
-            Kind::Conv { dilation, padding } => conv_gradients(dy, inputs, dilation, padding),
+            Kind::Conv { dilation, padding } => {
+                conv_gradients(dy, inputs, conv_options(1, dilation, padding))
+            }
+            Kind::Strided { stride, padding } => {
+                conv_gradients(dy, inputs, conv_options(stride, 1, padding))
+            }
             Kind::Transposed { stride, trim } => conv_transpose_gradients(dy, inputs, stride, trim),
         }
     }

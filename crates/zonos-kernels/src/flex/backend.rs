@@ -4,7 +4,7 @@ use burn::backend::Flex;
 use burn_flex::FlexTensor;
 
 use super::simd::Isa;
-use super::{attention, conv_ops, linear};
+use super::{attention, conv_ops, linear, statistics};
 use crate::SpeechBackend;
 use crate::backend::Optional;
 
@@ -44,6 +44,17 @@ impl SpeechBackend for Flex {
         conv_ops::snake_conv1d(x, alpha, weight, bias, residual, dilation, padding)
     }
 
+    fn snake_strided_conv1d(
+        x: FlexTensor,
+        alpha: Optional<Self>,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        stride: usize,
+        padding: (usize, usize),
+    ) -> FlexTensor {
+        conv_ops::snake_strided_conv1d(x, alpha.into_option(), weight, bias, stride, padding)
+    }
+
     fn snake_conv_transpose1d(
         x: FlexTensor,
         alpha: Optional<Self>,
@@ -53,5 +64,19 @@ impl SpeechBackend for Flex {
         trim: (usize, usize),
     ) -> FlexTensor {
         conv_ops::snake_conv_transpose1d(x, alpha.into_option(), weight, bias, stride, trim)
+    }
+
+    fn reflect_conv1d(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        dilation: usize,
+        relu: bool,
+    ) -> FlexTensor {
+        conv_ops::reflect_conv1d(x, weight, bias, dilation, relu)
+    }
+
+    fn statistics_pooling(x: FlexTensor, scores: Optional<Self>, floor: f32) -> FlexTensor {
+        statistics::statistics_pooling(Isa::best(), x, scores.into_option(), floor)
     }
 }

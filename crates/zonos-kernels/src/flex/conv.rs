@@ -1,14 +1,18 @@
-//! Stride-1 convolution with Snake fused into the pass that reads its input.
+//! Convolution with Snake fused into the pass that reads its input, at stride 1 or shortening the
+//! signal.
 //!
 //! The work is cut in items, each a range of time and of output channels. An item goes through its
 //! input channels a block at a time: it copies them, halo included, to a scratch buffer, applying Snake
-//! on the way and writing zeros where the signal has ended; then a few output channels by two vectors
-//! of time accumulate in registers over the block's channels and taps, weights read where the
-//! checkpoint put them, and are added to the item's sums.
+//! on the way and writing zeros or the mirrored signal where it has ended; then a few output channels
+//! by two vectors of time accumulate in registers over the block's channels and taps, weights read
+//! where the checkpoint put them, and are added to the item's sums.
 //!
-//! Every output is `bias + block + block + ... + residual` in that order, a block being the sum over
-//! some input channels and all taps, one fused multiply-add a term. Blocks depend on the weight's
-//! shape alone, so how the work is cut does not show in the bits.
+//! With a stride, the copy sorts a channel's positions by their remainder, a row each: what consecutive
+//! outputs need for one tap then lies side by side, as at stride 1.
+//!
+//! Every output is `bias + block + block + ... + residual` in that order, rectified last where that is
+//! wanted, a block being the sum over some input channels and all taps, one fused multiply-add a term.
+//! Blocks depend on the weight's shape alone, so how the work is cut does not show in the bits.
 
 use std::cell::Cell;
 
@@ -43,24 +47,45 @@ pub(super) struct Conv<'a> {
     /// `[batch, out, out_time]`.
     pub(super) residual: Option<Rows<'a>>,
     pub(super) taps: usize,
+    /// 1, or a divisor of `taps` where `dilation` is 1.
+    pub(super) stride: usize,
     pub(super) dilation: usize,
-    /// Zeros before and after the activated input.
+    /// Positions added before and after the activated input.
     pub(super) padding: (usize, usize),
+    /// Whether they mirror the signal without repeating its ends, instead of being zero; needs more
+    /// positions than are added at an end, and no Snake.
+    pub(super) reflect: bool,
+    /// Whether negative results become zero.
+    pub(super) relu: bool,
 }
 
 impl Conv<'_> {
+    /// Columns of an item's input beside those of its outputs.
     fn halo(&self) -> usize {
-        self.dilation * (self.taps - 1)
+        match self.stride {
+            1 => self.dilation * (self.taps - 1),
+            stride => self.taps / stride - 1,
+        }
     }
 
     pub(super) fn out_time(&self) -> usize {
-        (self.x.time + self.padding.0 + self.padding.1).saturating_sub(self.halo())
+        let padded = self.x.time + self.padding.0 + self.padding.1;
+        let reach = self.dilation * (self.taps - 1);
+        padded.saturating_sub(reach).div_ceil(self.stride)
     }
 
     /// Runs the convolution: `[batch, out, out_time]`.
     pub(super) fn run(&self, isa: Isa) -> Vec<f32> {
         let (out, time) = (self.bias.len(), self.out_time());
         assert_eq!(self.weight.len(), out * self.x.channels * self.taps);
+        assert!(
+            self.stride == 1
+                || (self.dilation == 1 && !self.reflect && self.taps.is_multiple_of(self.stride))
+        );
+        assert!(
+            !self.reflect
+                || (self.alpha.is_none() && self.padding.0.max(self.padding.1) < self.x.time)
+        );
         assert!(
             self.alpha
                 .is_none_or(|alpha| alpha.len() == self.x.channels)
@@ -172,17 +197,33 @@ impl Kernel for Item<'_> {
         let (taps, halo, channels) = (conv.taps, conv.halo(), conv.x.channels);
         let steps = (self.time.end - self.time.start).next_multiple_of(4 * S::LANES);
         let width = steps + halo;
+        // A channel's columns, one row a remainder.
+        let columns = conv.stride * width;
         let block = (TERMS / taps).clamp(1, channels);
-        let mut scratch = take_scratch(block * width + self.out.len() * steps);
-        let (input, sums) = scratch.split_at_mut(block * width);
+        let line = if conv.stride == 1 { 0 } else { columns };
+        let mut scratch = take_scratch(block * columns + self.out.len() * steps + line);
+        let (input, rest) = scratch.split_at_mut(block * columns);
+        let (sums, line) = rest.split_at_mut(self.out.len() * steps);
         for first in (0..channels).step_by(block) {
             let last = (first + block).min(channels);
             for c in first..last {
                 let alpha = conv.alpha.map(|alpha| alpha[c]);
-                let row = &mut input[(c - first) * width..][..width];
-                let start = self.time.start as isize - conv.padding.0 as isize;
+                let rows = &mut input[(c - first) * columns..][..columns];
+                let start = (self.time.start * conv.stride) as isize - conv.padding.0 as isize;
+                let x = conv.x.row(self.batch, c);
                 // SAFETY: the instruction set is `S`'s.
-                unsafe { fill_row::<S>(row, conv.x.row(self.batch, c), start, alpha) };
+                unsafe {
+                    if conv.stride == 1 {
+                        fill_row::<S>(rows, x, start, alpha);
+                    } else {
+                        let line = &mut line[..columns];
+                        fill_row::<S>(line, x, start, alpha);
+                        deal(line, rows, conv.stride);
+                    }
+                }
+                if conv.reflect {
+                    mirror_ends(rows, x, start);
+                }
             }
             let pass = Pass {
                 item: &self,
@@ -246,6 +287,44 @@ pub(super) unsafe fn fill_row<S: Simd>(
     }
 }
 
+/// Overwrites what [`fill_row`] left zero: before the signal's first position with those after it, and
+/// behind its last with those before it.
+#[inline(always)]
+fn mirror_ends(row: &mut [f32], x: &[f32], start: isize) {
+    let lead = start.min(0).unsigned_abs().min(row.len());
+    for i in 0..lead {
+        row[i] = x.get(start.unsigned_abs() - i).copied().unwrap_or(0.0);
+    }
+    // The position behind the last, in the row.
+    let end = (x.len() as isize - start).max(0).unsigned_abs();
+    for i in end..row.len().min(end + x.len() - 1) {
+        row[i] = x[x.len() - 2 - (i - end)];
+    }
+}
+
+/// Sorts positions by their remainder: `rows [stride, width]` from `line [width, stride]`.
+#[inline(always)]
+fn deal(line: &[f32], rows: &mut [f32], stride: usize) {
+    match stride {
+        2 => deal_by::<2>(line, rows, stride),
+        4 => deal_by::<4>(line, rows, stride),
+        8 => deal_by::<8>(line, rows, stride),
+        _ => deal_by::<0>(line, rows, stride),
+    }
+}
+
+/// [`deal`], the stride known when `STRIDE` is not 0.
+#[inline(always)]
+fn deal_by<const STRIDE: usize>(line: &[f32], rows: &mut [f32], stride: usize) {
+    let stride = if STRIDE == 0 { stride } else { STRIDE };
+    let width = line.len() / stride;
+    for (r, row) in rows.chunks_exact_mut(width).enumerate() {
+        for (to, group) in row.iter_mut().zip(line.chunks_exact(stride)) {
+            *to = group[r];
+        }
+    }
+}
+
 /// One block of input channels over one item.
 struct Pass<'a, 'b> {
     item: &'b Item<'a>,
@@ -253,7 +332,7 @@ struct Pass<'a, 'b> {
     weight: &'b [f32],
     /// From one output channel to the next.
     weight_stride: usize,
-    /// `[channels, width]`.
+    /// `[channels, stride, width]`.
     input: &'b [f32],
     width: usize,
     /// `[item's output channels, steps]`: sums of the blocks so far. Not kept in the output, whose
@@ -294,21 +373,20 @@ impl Pass<'_, '_> {
             // output and the residual, which end at `len`, are accessed through `edge`.
             unsafe {
                 let mut acc: [[S::V; NR]; MR] = [[S::zero(); NR]; MR];
-                // With one tap, channels are steps of a single longer loop.
-                let (channels, taps, dilation) = match conv.taps {
-                    1 => (1, self.channels, self.width),
-                    taps => (self.channels, taps, conv.dilation),
+                let (width, stride) = (self.width, conv.stride);
+                let walk = match conv.taps {
+                    // With one tap, channels are steps of a single longer loop.
+                    1 => [(1, 0), (1, 0), (self.channels, width)],
+                    taps if stride == 1 => [(self.channels, width), (1, 0), (taps, conv.dilation)],
+                    // Tap `q stride + r` of an output is column `q` further in row `r`.
+                    taps => [
+                        (self.channels, stride * width),
+                        (taps / stride, 1),
+                        (stride, width),
+                    ],
                 };
-                accumulate::<S, MR, NR>(
-                    &mut acc,
-                    weight,
-                    self.weight_stride,
-                    self.input.as_ptr().add(at),
-                    self.width,
-                    channels,
-                    taps,
-                    dilation,
-                );
+                let x = self.input.as_ptr().add(at);
+                accumulate::<S, MR, NR>(&mut acc, weight, self.weight_stride, x, walk);
                 for (i, row) in acc.iter_mut().enumerate() {
                     let sums = self.sums.add((o - out.start + i) * self.steps + at);
                     let before = if self.first {
@@ -328,6 +406,12 @@ impl Pass<'_, '_> {
                         let r = load_edge::<S, NR>(r, valid);
                         for j in 0..NR {
                             row[j] = S::add(row[j], r[j]);
+                        }
+                    }
+                    if conv.relu {
+                        for j in 0..NR {
+                            // In this order a NaN stays one.
+                            row[j] = S::max(S::zero(), row[j]);
                         }
                     }
                     store_edge::<S, NR>(y.at(*batch, o + i, t), row, valid);
@@ -391,23 +475,20 @@ unsafe fn store_edge<S: Simd, const NR: usize>(p: *mut f32, v: &[S::V; NR], vali
     }
 }
 
-/// `acc[i][t] += sum over c, k of w[i][c, k] x[c, t + k dilation]`, in that order.
+/// `acc[i][t] += sum over the walk of w[i][step] x[t + place]`: three nested loops over inputs, each a
+/// count and how far apart its places are, one weight a step.
 ///
 /// # Safety
 ///
-/// The instruction set is `S`'s; `MR` rows of `channels * taps` weights, `stride` apart, and
-/// `channels` rows of inputs, `width` apart, are readable over the vectors and taps used.
+/// The instruction set is `S`'s; `MR` rows of as many weights as there are steps, `stride` apart, and
+/// the inputs at all places of the walk are readable over the vectors used.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn accumulate<S: Simd, const MR: usize, const NR: usize>(
     acc: &mut [[S::V; NR]; MR],
     weight: *const f32,
     stride: usize,
     x: *const f32,
-    width: usize,
-    channels: usize,
-    taps: usize,
-    dilation: usize,
+    walk: [(usize, usize); 3],
 ) {
     // SAFETY: the caller's contract.
     unsafe {
@@ -416,18 +497,25 @@ unsafe fn accumulate<S: Simd, const MR: usize, const NR: usize>(
         for (i, w) in w.iter_mut().enumerate() {
             *w = weight.add(i * stride);
         }
-        for c in 0..channels {
-            let mut p = x.add(c * width);
-            for _ in 0..taps {
-                let v = load_vectors::<S, NR>(p);
-                for i in 0..MR {
-                    let factor = S::splat(*w[i]);
-                    for j in 0..NR {
-                        sums[i][j] = S::fma(factor, v[j], sums[i][j]);
+        let [
+            (outer, outer_step),
+            (middle, middle_step),
+            (inner, inner_step),
+        ] = walk;
+        for a in 0..outer {
+            for b in 0..middle {
+                let mut p = x.add(a * outer_step + b * middle_step);
+                for _ in 0..inner {
+                    let v = load_vectors::<S, NR>(p);
+                    for i in 0..MR {
+                        let factor = S::splat(*w[i]);
+                        for j in 0..NR {
+                            sums[i][j] = S::fma(factor, v[j], sums[i][j]);
+                        }
+                        w[i] = w[i].add(1);
                     }
-                    w[i] = w[i].add(1);
+                    p = p.add(inner_step);
                 }
-                p = p.add(dilation);
             }
         }
         *acc = sums;

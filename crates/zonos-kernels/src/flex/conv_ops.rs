@@ -87,8 +87,75 @@ pub(super) fn snake_conv1d(
         bias: dense(&bias, &mut kept_bias),
         residual: residual.as_ref().map(Rows::of),
         taps,
+        stride: 1,
         dilation,
         padding,
+        reflect: false,
+        relu: false,
+    };
+    let shape = [conv.x.batch, out, conv.out_time()];
+    tensor(conv.run(Isa::best()), shape)
+}
+
+/// See [`SpeechBackend::reflect_conv1d`](crate::SpeechBackend::reflect_conv1d).
+pub(super) fn reflect_conv1d(
+    x: FlexTensor,
+    weight: FlexTensor,
+    bias: FlexTensor,
+    dilation: usize,
+    relu: bool,
+) -> FlexTensor {
+    if !all_f32([&x, &weight, &bias]) {
+        return portable::reflect_conv1d::<Flex>(x, weight, bias, dilation, relu);
+    }
+    let [out, _, taps] = weight.shape().dims::<3>();
+    let x = contiguous_time(x);
+    let (mut kept_weight, mut kept_bias) = (None, None);
+    let conv = Conv {
+        x: Rows::of(&x),
+        alpha: None,
+        weight: dense(&weight, &mut kept_weight),
+        bias: dense(&bias, &mut kept_bias),
+        residual: None,
+        taps,
+        stride: 1,
+        dilation,
+        padding: portable::same_padding(taps, dilation),
+        reflect: true,
+        relu,
+    };
+    let shape = [conv.x.batch, out, conv.out_time()];
+    tensor(conv.run(Isa::best()), shape)
+}
+
+/// See [`SpeechBackend::snake_strided_conv1d`](crate::SpeechBackend::snake_strided_conv1d).
+pub(super) fn snake_strided_conv1d(
+    x: FlexTensor,
+    alpha: Option<FlexTensor>,
+    weight: FlexTensor,
+    bias: FlexTensor,
+    stride: usize,
+    padding: (usize, usize),
+) -> FlexTensor {
+    let [out, _, taps] = weight.shape().dims::<3>();
+    let whole = taps.is_multiple_of(stride);
+    if !whole || !all_f32([&x, &weight, &bias].into_iter().chain(&alpha)) {
+        return portable::snake_strided_conv1d::<Flex>(x, alpha, weight, bias, stride, padding);
+    }
+    let x = contiguous_time(x);
+    let (mut kept_alpha, mut kept_weight, mut kept_bias) = (None, None, None);
+    let conv = Conv {
+        x: Rows::of(&x),
+        alpha: alpha.as_ref().map(|alpha| dense(alpha, &mut kept_alpha)),
+        weight: dense(&weight, &mut kept_weight),
+        bias: dense(&bias, &mut kept_bias),
+        residual: None,
+        taps,
+        stride,
+        dilation: 1,
+        padding,
+        reflect: false,
+        relu: false,
     };
     let shape = [conv.x.batch, out, conv.out_time()];
     tensor(conv.run(Isa::best()), shape)

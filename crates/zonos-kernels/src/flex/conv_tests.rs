@@ -148,8 +148,98 @@ proptest! {
                 bias: &b,
                 residual: residual.then(|| Rows::dense(&r, batch, out, out_time)),
                 taps,
+                stride: 1,
                 dilation,
                 padding,
+                reflect: false,
+                relu: false,
+            };
+            assert_close(isa, &conv.run(isa), &expected, channels * taps);
+        }
+    }
+
+    #[test]
+    fn reflected_convolution_equals_the_portable_one(
+        batch in 1usize..3,
+        channels in prop_oneof![1usize..20, 125usize..140],
+        out in prop_oneof![1usize..30, 45usize..70],
+        time in 1usize..150,
+        taps in 1usize..6,
+        dilation in 1usize..6,
+        relu in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let added = dilation * (taps - 1);
+        prop_assume!(time > added - added / 2);
+        let x = values(seed, batch * channels * time);
+        let scale = 1.0 / ((channels * taps) as f32).sqrt();
+        let w: Vec<f32> = values(seed ^ 1, out * channels * taps).iter().map(|w| w * scale).collect();
+        let b = values(seed ^ 2, out);
+        let expected = host(portable::reflect_conv1d::<Flex>(
+            tensor(&x, [batch, channels, time]),
+            tensor(&w, [out, channels, taps]),
+            tensor(&b, [out]),
+            dilation,
+            relu,
+        ));
+        for isa in Isa::available() {
+            let conv = Conv {
+                x: Rows::dense(&x, batch, channels, time),
+                alpha: None,
+                weight: &w,
+                bias: &b,
+                residual: None,
+                taps,
+                stride: 1,
+                dilation,
+                padding: portable::same_padding(taps, dilation),
+                reflect: true,
+                relu,
+            };
+            assert_close(isa, &conv.run(isa), &expected, channels * taps);
+        }
+    }
+
+    #[test]
+    fn strided_convolution_equals_the_portable_one(
+        batch in 1usize..3,
+        channels in prop_oneof![1usize..20, 125usize..140],
+        out in prop_oneof![1usize..30, 45usize..70],
+        time in 1usize..300,
+        stride in 1usize..10,
+        repeats in 1usize..4,
+        padding in (0usize..12, 0usize..12),
+        snake in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let taps = stride * repeats;
+        prop_assume!(time + padding.0 + padding.1 >= taps);
+        let x = values(seed, batch * channels * time);
+        let scale = 1.0 / ((channels * taps) as f32).sqrt();
+        let w: Vec<f32> = values(seed ^ 1, out * channels * taps).iter().map(|w| w * scale).collect();
+        let b = values(seed ^ 2, out);
+        let alpha = alphas(seed ^ 4, channels);
+        let expected = host(portable::snake_strided_conv1d::<Flex>(
+            tensor(&x, [batch, channels, time]),
+            snake.then(|| tensor(&alpha, [channels])),
+            tensor(&w, [out, channels, taps]),
+            tensor(&b, [out]),
+            stride,
+            padding,
+        ));
+        for isa in Isa::available() {
+            let conv = Conv {
+                x: Rows::dense(&x, batch, channels, time),
+                alpha: snake.then_some(&alpha[..]),
+                weight: &w,
+                bias: &b,
+                residual: None,
+                taps,
+                stride,
+                dilation: 1,
+                padding,
+                reflect: false,
+                relu: false,
             };
             assert_close(isa, &conv.run(isa), &expected, channels * taps);
         }
@@ -215,7 +305,17 @@ proptest! {
         let part = Rows::dense(&part, 1, channels, end - start);
         for isa in Isa::available() {
             let conv = |x, padding| Conv {
-                x, alpha: Some(&alpha), weight: &w, bias: &b, residual: None, taps, dilation, padding,
+                x,
+                alpha: Some(&alpha),
+                weight: &w,
+                bias: &b,
+                residual: None,
+                taps,
+                stride: 1,
+                dilation,
+                padding,
+                reflect: false,
+                relu: false,
             };
             let halo = dilation * (taps - 1);
             if end - start > halo {
@@ -224,6 +324,29 @@ proptest! {
                 let (whole, cut) = (whole.run(isa), cut.run(isa));
                 for o in 0..out {
                     let whole = &whole[o * whole_time + start..][..cut_time];
+                    prop_assert!(whole == &cut[o * cut_time..][..cut_time], "{:?}", isa);
+                }
+            }
+            // A cut that begins at a multiple of the stride.
+            let down = |x| Conv {
+                x,
+                alpha: Some(&alpha),
+                weight: &w_up,
+                bias: &b,
+                residual: None,
+                taps: 2 * stride,
+                stride,
+                dilation: 1,
+                padding: (0, 0),
+                reflect: false,
+                relu: false,
+            };
+            if start % stride == 0 {
+                let (whole, cut) = (down(rows), down(part));
+                let (whole_time, cut_time) = (whole.out_time(), cut.out_time());
+                let (whole, cut) = (whole.run(isa), cut.run(isa));
+                for o in 0..out {
+                    let whole = &whole[o * whole_time + start / stride..][..cut_time];
                     prop_assert!(whole == &cut[o * cut_time..][..cut_time], "{:?}", isa);
                 }
             }

@@ -19,4 +19,5 @@ mod linear_tests;
 mod rows;
 pub(crate) mod simd;
 mod snake;
+mod statistics;
 mod weights;

@@ -31,6 +31,7 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// The larger of each pair, `b` where either is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`: fused where the instruction set has it.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
@@ -212,7 +213,7 @@ unsafe impl<const N: usize> Simd for Plain<N> {
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        std::array::from_fn(|i| a[i].max(b[i]))
+        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {

@@ -7,8 +7,13 @@ use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::{snake, snake_backward};
 
-fn conv_options(dilation: usize, padding: (usize, usize)) -> ConvOptions<1> {
-    ConvOptions::new_with_padding([1], [padding], [dilation], 1)
+/// Options of a convolution.
+pub(crate) fn conv_options(
+    stride: usize,
+    dilation: usize,
+    padding: (usize, usize),
+) -> ConvOptions<1> {
+    ConvOptions::new_with_padding([stride], [padding], [dilation], 1)
 }
 
 /// Options of the full transposed convolution, nothing trimmed.
@@ -34,11 +39,24 @@ pub fn snake_conv1d<B: Backend>(
     padding: (usize, usize),
 ) -> FloatTensor<B> {
     let x = activated::<B>(x, alpha);
-    let y = B::conv1d(x, weight, Some(bias), conv_options(dilation, padding));
+    let y = B::conv1d(x, weight, Some(bias), conv_options(1, dilation, padding));
     match residual {
         Some(residual) => B::float_add(y, residual),
         None => y,
     }
+}
+
+/// See [`SpeechBackend::snake_strided_conv1d`](crate::SpeechBackend::snake_strided_conv1d).
+pub fn snake_strided_conv1d<B: Backend>(
+    x: FloatTensor<B>,
+    alpha: Option<FloatTensor<B>>,
+    weight: FloatTensor<B>,
+    bias: FloatTensor<B>,
+    stride: usize,
+    padding: (usize, usize),
+) -> FloatTensor<B> {
+    let x = activated::<B>(x, alpha);
+    B::conv1d(x, weight, Some(bias), conv_options(stride, 1, padding))
 }
 
 /// See [`SpeechBackend::snake_conv_transpose1d`](crate::SpeechBackend::snake_conv_transpose1d).
@@ -55,6 +73,47 @@ pub fn snake_conv_transpose1d<B: Backend>(
     let [batch, channels, full] = y.shape().dims::<3>();
     let kept = Slice::from(trim.0..full - trim.1);
     B::float_slice(y, &[Slice::from(0..batch), Slice::from(0..channels), kept])
+}
+
+/// Positions that keep a stride-1 convolution's length: the smaller half first.
+pub(crate) fn same_padding(taps: usize, dilation: usize) -> (usize, usize) {
+    let added = dilation * (taps - 1);
+    (added / 2, added - added / 2)
+}
+
+/// See [`SpeechBackend::reflect_conv1d`](crate::SpeechBackend::reflect_conv1d).
+pub fn reflect_conv1d<B: Backend>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: FloatTensor<B>,
+    dilation: usize,
+    relu: bool,
+) -> FloatTensor<B> {
+    let [batch, channels, time] = x.shape().dims::<3>();
+    let taps = weight.shape()[2];
+    let (before, after) = same_padding(taps, dilation);
+    let mirrored = |range: std::ops::Range<usize>| {
+        let all = [
+            Slice::from(0..batch),
+            Slice::from(0..channels),
+            Slice::from(range),
+        ];
+        B::float_flip(B::float_slice(x.clone(), &all), &[2])
+    };
+    let mut parts = Vec::with_capacity(3);
+    if before > 0 {
+        parts.push(mirrored(1..before + 1));
+    }
+    parts.push(x.clone());
+    if after > 0 {
+        parts.push(mirrored(time - 1 - after..time - 1));
+    }
+    let x = match parts.len() {
+        1 => x,
+        _ => B::float_cat(parts, 2),
+    };
+    let y = B::conv1d(x, weight, Some(bias), conv_options(1, dilation, (0, 0)));
+    if relu { B::relu(y) } else { y }
 }
 
 /// Gradients of a convolution around Snake; those not asked for are `None`.
@@ -89,14 +148,13 @@ fn through_snake<B: Backend>(
     }
 }
 
-/// Gradients of [`snake_conv1d`] without its residual; `dy` has the shape of its result.
+/// Gradients of [`snake_conv1d`] without its residual, or of [`snake_strided_conv1d`]; `dy` has the
+/// shape of its result.
 pub(crate) fn conv_gradients<B: Backend>(
     dy: FloatTensor<B>,
     inputs: ConvInputs<B>,
-    dilation: usize,
-    padding: (usize, usize),
+    options: ConvOptions<1>,
 ) -> ConvGradients<B> {
-    let options = conv_options(dilation, padding);
     let ConvInputs {
         x,
         alpha,
