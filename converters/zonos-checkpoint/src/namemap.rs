@@ -295,6 +295,24 @@ impl NameMap {
         self
     }
 
+    /// What the rules that only rename, prefixes and patterns, make of one name; for looking at a file
+    /// before its model's map can be written.
+    ///
+    /// ```
+    /// # use zonos_checkpoint::NameMap;
+    /// let map = NameMap::new().strip_wrappers();
+    /// assert_eq!(map.renamed("module._orig_mod.head.bias"), "head.bias");
+    /// ```
+    pub fn renamed(&self, name: &str) -> String {
+        let mut name = name.to_owned();
+        for rule in &self.rules {
+            if let Some(new) = rule.renamed(&name) {
+                name = new;
+            }
+        }
+        name
+    }
+
     /// Applies all rules to the tensors of a checkpoint.
     pub(crate) fn apply(&self, entries: &[Entry]) -> Mapped {
         let mut mapped = Mapped {
@@ -331,20 +349,23 @@ pub(crate) struct Item {
 }
 
 impl Rule {
+    /// The new name that a rule gives to a tensor it leaves as it is.
+    fn renamed(&self, name: &str) -> Option<String> {
+        match self {
+            Self::StripPrefix(prefix) => name
+                .strip_prefix(prefix.as_str())
+                .filter(|rest| !rest.is_empty())
+                .map(str::to_owned),
+            Self::Rename(from, to) => from.matches(name).and_then(|c| to.render(&c)),
+            _ => None,
+        }
+    }
+
     fn apply(&self, mapped: &mut Mapped, entries: &[Entry]) {
         match self {
-            Self::StripPrefix(prefix) => {
+            Self::StripPrefix(_) | Self::Rename(..) => {
                 for item in &mut mapped.items {
-                    if let Some(rest) = item.name.strip_prefix(prefix.as_str())
-                        && !rest.is_empty()
-                    {
-                        item.name = rest.to_string();
-                    }
-                }
-            }
-            Self::Rename(from, to) => {
-                for item in &mut mapped.items {
-                    if let Some(name) = from.matches(&item.name).and_then(|c| to.render(&c)) {
+                    if let Some(name) = self.renamed(&item.name) {
                         item.name = name;
                     }
                 }

@@ -9,14 +9,28 @@ use burn::tensor::{DType, Device, Tensor};
 use zonos_checkpoint::{
     Checkpoint, LoadError, LoadOptions, LoadReport, Loader, NameMap, TensorSpec, WeightNormed, plan,
 };
-use zonos_nn::{Conv1d, ConvTranspose1d, ConvWeight, Snake};
+use zonos_nn::{Conv1d, ConvTranspose1d, ConvWeight, Snake, StridedConv1d};
 
-use crate::model::{Decoder, DecoderBlock, Quantizer, ResidualUnit, VectorQuantizer};
-use crate::window::{DILATIONS, TAPS};
-use crate::{Dac, DacConfig, DacError};
+use crate::encoder::{Encoder, EncoderBlock};
+use crate::model::{Decoder, DecoderBlock, ResidualUnit};
+use crate::quantizer::{Quantizer, VectorQuantizer};
+use crate::window::{DILATIONS, LAST_TAPS, TAPS};
+use crate::{Dac, DacConfig, DacError, EncoderConfig};
+
+/// How much of a codec to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DacParts {
+    /// Everything that the file holds.
+    #[default]
+    Whole,
+    /// What decoding needs. The encoder's tensors, 22 of the 77 million values of the 44.1 kHz model,
+    /// are not read.
+    Decoder,
+}
 
 impl Dac {
-    /// Opens and loads a checkpoint: a file, a folder or a hub id; weight norm is folded.
+    /// Opens and loads a checkpoint: a file, a folder or a hub id; weight norm is folded. The encoder
+    /// is loaded where the file has one.
     ///
     /// # Errors
     ///
@@ -27,25 +41,39 @@ impl Dac {
         Ok(dac)
     }
 
+    /// Loads all of an opened checkpoint, as [`Dac::load_parts`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Dac::load_parts`].
+    pub fn load_with(
+        checkpoint: &Checkpoint,
+        options: &LoadOptions,
+        device: &Device,
+    ) -> Result<(Self, LoadReport), DacError> {
+        Self::load_parts(checkpoint, DacParts::Whole, options, device)
+    }
+
     /// Loads an opened checkpoint, original, parametrised, folded or of transformers, all in f32.
     ///
-    /// With [`WeightNormPolicy::Keep`](zonos_checkpoint::WeightNormPolicy::Keep), as
+    /// A file without an encoder loads as well and decodes. With [`WeightNormPolicy::Keep`](zonos_checkpoint::WeightNormPolicy::Keep), as
     /// [`LoadOptions::training`] has it, weights that the file stores in factors are trained so.
-    /// The encoder's tensors are listed as ignored.
+    /// Of [`DacParts::Decoder`] the report lists the encoder's tensors as ignored.
     ///
     /// # Errors
     ///
     /// [`DacError::Config`] and [`DacError::Load`] name the field or the tensors that do not fit.
-    pub fn load_with(
+    pub fn load_parts(
         checkpoint: &Checkpoint,
+        parts: DacParts,
         options: &LoadOptions,
         device: &Device,
     ) -> Result<(Self, LoadReport), DacError> {
         let config = DacConfig::from_checkpoint(checkpoint)?;
         let loader = Loader::new(
             checkpoint,
-            &name_map(&config),
-            &specs(&config),
+            &name_map(&config, parts),
+            &specs(&config, parts),
             options,
             device,
         )?;
@@ -53,30 +81,45 @@ impl Dac {
             loader: &loader,
             device,
         };
-        let dac = source.dac(config)?;
+        let file = checkpoint.path().display().to_string();
+        let dac = source.dac(config, parts, file)?;
         Ok((dac, loader.report().clone()))
     }
 
-    /// What loading would report, without reading a value.
+    /// What loading all of it would report, without reading a value.
     ///
     /// # Errors
     ///
     /// [`DacError::Config`] when the file does not even tell the sizes of a codec.
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, DacError> {
         let config = DacConfig::from_checkpoint(checkpoint)?;
-        Ok(plan(checkpoint, &name_map(&config), &specs(&config))?)
+        let parts = DacParts::Whole;
+        let (map, specs) = (name_map(&config, parts), specs(&config, parts));
+        Ok(plan(checkpoint, &map, &specs)?)
     }
 }
 
+/// The encoder to load, if there is one.
+fn encoder_of(config: &DacConfig, parts: DacParts) -> Option<&EncoderConfig> {
+    let encoder = config.encoder.as_ref();
+    encoder.filter(|_| parts == DacParts::Whole)
+}
+
+/// Layers of a residual unit, by their names in transformers, in their order in the original.
+const UNIT_LAYERS: [&str; 4] = ["snake1", "conv1", "snake2", "conv2"];
+
 /// Rules from any layout's names to the original ones.
-fn name_map(config: &DacConfig) -> NameMap {
+fn name_map(config: &DacConfig, parts: DacParts) -> NameMap {
     let blocks = config.decoder_rates.len();
-    let mut map = NameMap::new()
-        // No layout has names of its own that begin so; `decoder.model.` does not.
-        .strip_wrappers()
-        // Encoding is not implemented yet.
-        .ignore("encoder.*")
-        .ignore("quantizer.quantizers.{q}.in_proj.*")
+    // No layout has names of its own that begin so; `decoder.model.` does not.
+    let mut map = NameMap::new().strip_wrappers();
+    map = match encoder_of(config, parts) {
+        Some(encoder) => encoder_names(map, encoder.rates.len()),
+        None => map
+            .ignore("encoder.*")
+            .ignore("quantizer.quantizers.{q}.in_proj.*"),
+    };
+    map = map
         .rename("decoder.conv1.*", "decoder.model.0.*")
         .rename(
             "decoder.snake1.*",
@@ -94,7 +137,7 @@ fn name_map(config: &DacConfig) -> NameMap {
             "decoder.block.{i}.conv_t1.*",
             "decoder.model.{i+1}.block.1.*",
         );
-    for (layer, name) in ["snake1", "conv1", "snake2", "conv2"].iter().enumerate() {
+    for (layer, name) in UNIT_LAYERS.iter().enumerate() {
         map = map.rename(
             &format!("decoder.block.{{i}}.res_unit{{r}}.{name}.*"),
             &format!("decoder.model.{{i+1}}.block.{{r+1}}.block.{layer}.*"),
@@ -103,15 +146,46 @@ fn name_map(config: &DacConfig) -> NameMap {
     map
 }
 
-/// Original names and shapes of everything that decoding needs.
-fn specs(config: &DacConfig) -> Vec<TensorSpec> {
+/// The encoder's rules.
+fn encoder_names(mut map: NameMap, blocks: usize) -> NameMap {
+    for (layer, name) in UNIT_LAYERS.iter().enumerate() {
+        map = map.rename(
+            &format!("encoder.block.{{i}}.res_unit{{r}}.{name}.*"),
+            &format!("encoder.block.{{i+1}}.block.{{r-1}}.block.{layer}.*"),
+        );
+    }
+    map.rename("encoder.conv1.*", "encoder.block.0.*")
+        .rename(
+            "encoder.snake1.*",
+            &format!("encoder.block.{}.*", blocks + 1),
+        )
+        .rename(
+            "encoder.conv2.*",
+            &format!("encoder.block.{}.*", blocks + 2),
+        )
+        .rename(
+            "encoder.block.{i}.snake1.*",
+            "encoder.block.{i+1}.block.3.*",
+        )
+        .rename("encoder.block.{i}.conv1.*", "encoder.block.{i+1}.block.4.*")
+}
+
+/// Original names and shapes of everything that is to be loaded.
+fn specs(config: &DacConfig, parts: DacParts) -> Vec<TensorSpec> {
     let mut specs = Specs(Vec::new());
+    let encoder = encoder_of(config, parts);
+    if let Some(encoder) = encoder {
+        specs.encoder(encoder, config.latent_dim);
+    }
     for (q, &dim) in config.codebook_dim.iter().enumerate() {
         let name = format!("quantizer.quantizers.{q}");
         specs.0.push(TensorSpec::plain(
             format!("{name}.codebook.weight"),
             [config.codebook_size, dim],
         ));
+        if encoder.is_some() {
+            specs.conv(&format!("{name}.in_proj"), dim, config.latent_dim, 1);
+        }
         specs.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1);
     }
     specs.conv(
@@ -127,11 +201,7 @@ fn specs(config: &DacConfig) -> Vec<TensorSpec> {
         specs.snake(&format!("{name}.0"), input);
         specs.weighted(&format!("{name}.1"), [input, output, 2 * rate], output);
         for r in 0..DILATIONS.len() {
-            let unit = format!("{name}.{}.block", r + 2);
-            specs.snake(&format!("{unit}.0"), output);
-            specs.conv(&format!("{unit}.1"), output, output, TAPS);
-            specs.snake(&format!("{unit}.2"), output);
-            specs.conv(&format!("{unit}.3"), output, output, 1);
+            specs.unit(&format!("{name}.{}.block", r + 2), output);
         }
     }
     let channels = config.block_channels(blocks);
@@ -157,6 +227,31 @@ impl Specs {
     fn snake(&mut self, name: &str, channels: usize) {
         self.0
             .push(TensorSpec::plain(format!("{name}.alpha"), [1, channels, 1]));
+    }
+
+    fn unit(&mut self, name: &str, channels: usize) {
+        self.snake(&format!("{name}.0"), channels);
+        self.conv(&format!("{name}.1"), channels, channels, TAPS);
+        self.snake(&format!("{name}.2"), channels);
+        self.conv(&format!("{name}.3"), channels, channels, 1);
+    }
+
+    fn encoder(&mut self, config: &EncoderConfig, latent: usize) {
+        self.conv("encoder.block.0", config.dim, 1, TAPS);
+        for (i, &rate) in config.rates.iter().enumerate() {
+            let name = format!("encoder.block.{}.block", i + 1);
+            let (input, output) = (config.block_channels(i), config.block_channels(i + 1));
+            for r in 0..DILATIONS.len() {
+                self.unit(&format!("{name}.{r}.block"), input);
+            }
+            self.snake(&format!("{name}.3"), input);
+            self.conv(&format!("{name}.4"), output, input, 2 * rate);
+        }
+        let blocks = config.rates.len();
+        let channels = config.block_channels(blocks);
+        self.snake(&format!("encoder.block.{}", blocks + 1), channels);
+        let last = format!("encoder.block.{}", blocks + 2);
+        self.conv(&last, latent, channels, LAST_TAPS);
     }
 }
 
@@ -229,25 +324,68 @@ impl Source<'_> {
         })
     }
 
+    /// The three units of a block, the first named `name.first`.
+    fn units(
+        &self,
+        name: &str,
+        first: usize,
+        channels: usize,
+    ) -> Result<Vec<ResidualUnit>, LoadError> {
+        let numbered = DILATIONS.into_iter().enumerate();
+        numbered
+            .map(|(r, dilation)| {
+                self.unit(&format!("{name}.{}.block", r + first), channels, dilation)
+            })
+            .collect()
+    }
+
+    fn encoder(&self, config: &EncoderConfig, latent: usize) -> Result<Encoder, LoadError> {
+        let blocks = config.rates.len();
+        let block = |(i, &rate): (usize, &usize)| {
+            let name = format!("encoder.block.{}.block", i + 1);
+            let (input, output) = (config.block_channels(i), config.block_channels(i + 1));
+            let weight = self.weight(&format!("{name}.4"), [output, input, 2 * rate])?;
+            let bias = self.tensor(&format!("{name}.4.bias"), [output])?;
+            Ok(EncoderBlock {
+                units: self.units(&name, 0, input)?,
+                snake: self.snake(&format!("{name}.3"), input)?,
+                down: StridedConv1d::new(weight, bias, rate),
+            })
+        };
+        let channels = config.block_channels(blocks);
+        let last = format!("encoder.block.{}", blocks + 2);
+        Ok(Encoder {
+            conv_in: self.conv("encoder.block.0", config.dim, 1, TAPS, 1)?,
+            blocks: config
+                .rates
+                .iter()
+                .enumerate()
+                .map(block)
+                .collect::<Result<_, LoadError>>()?,
+            snake_out: self.snake(&format!("encoder.block.{}", blocks + 1), channels)?,
+            conv_out: self.conv(&last, latent, channels, LAST_TAPS, 1)?,
+        })
+    }
+
     fn block(&self, config: &DacConfig, i: usize) -> Result<DecoderBlock, LoadError> {
         let name = format!("decoder.model.{}.block", i + 1);
         let rate = config.decoder_rates[i];
         let (input, output) = (config.block_channels(i), config.block_channels(i + 1));
         let weight = self.weight(&format!("{name}.1"), [input, output, 2 * rate])?;
         let bias = self.tensor(&format!("{name}.1.bias"), [output])?;
-        let unit = |(r, dilation)| self.unit(&format!("{name}.{}.block", r + 2), output, dilation);
         Ok(DecoderBlock {
             snake: self.snake(&format!("{name}.0"), input)?,
             up: ConvTranspose1d::new(weight, bias, rate),
-            units: DILATIONS
-                .into_iter()
-                .enumerate()
-                .map(unit)
-                .collect::<Result<_, _>>()?,
+            units: self.units(&name, 2, output)?,
         })
     }
 
-    fn quantizer(&self, config: &DacConfig, q: usize) -> Result<VectorQuantizer, LoadError> {
+    fn quantizer(
+        &self,
+        config: &DacConfig,
+        q: usize,
+        encodes: bool,
+    ) -> Result<VectorQuantizer, LoadError> {
         let name = format!("quantizer.quantizers.{q}");
         let dim = config.codebook_dim[q];
         let codebook = self.tensor(
@@ -256,12 +394,19 @@ impl Source<'_> {
         )?;
         Ok(VectorQuantizer {
             codebook: burn::module::Param::from_tensor(codebook),
+            in_proj: encodes
+                .then(|| self.conv(&format!("{name}.in_proj"), dim, config.latent_dim, 1, 1))
+                .transpose()?,
             out_proj: self.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1, 1)?,
         })
     }
 
-    fn dac(&self, config: DacConfig) -> Result<Dac, LoadError> {
-        let quantizers = (0..config.n_codebooks).map(|q| self.quantizer(&config, q));
+    fn dac(&self, config: DacConfig, parts: DacParts, file: String) -> Result<Dac, LoadError> {
+        let encoder = encoder_of(&config, parts)
+            .map(|encoder| self.encoder(encoder, config.latent_dim))
+            .transpose()?;
+        let encodes = encoder.is_some();
+        let quantizers = (0..config.n_codebooks).map(|q| self.quantizer(&config, q, encodes));
         let quantizer = Quantizer {
             quantizers: quantizers.collect::<Result<_, _>>()?,
         };
@@ -280,7 +425,7 @@ impl Source<'_> {
             snake_out: self.snake(&format!("decoder.model.{}", n + 1), channels)?,
             conv_out: self.conv(&format!("decoder.model.{}", n + 2), 1, channels, TAPS, 1)?,
         };
-        Ok(Dac::new(quantizer, decoder, config))
+        Ok(Dac::new(encoder, quantizer, decoder, config, file))
     }
 }
 

@@ -1,41 +1,31 @@
-//! The decoder and the codebooks.
+//! The codec and its decoder.
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData};
 use zonos_audio::{CodeLimits, Codes, Waveform};
 use zonos_nn::{Conv1d, ConvTranspose1d, Edges, Snake, Tap};
 
-use crate::{DacConfig, DacError, DacStream};
+use crate::quantizer::Quantizer;
+use crate::{DacConfig, DacError, DacStream, Encoder};
 
 /// Seconds of audio that [`Dac::decode`] works on at a time: long enough that the frames of context
 /// cost little, short enough that activations stay in cache and memory stays bounded.
 const WINDOW_SECONDS: f64 = 1.0;
 
-/// The codec, decoding side.
+/// The codec.
 #[derive(Module, Debug)]
 pub struct Dac {
-    /// Codes to latents.
+    /// Samples to latents, where the file has it and it was asked for.
+    pub encoder: Option<Encoder>,
+    /// Latents to codes, codes to latents.
     pub quantizer: Quantizer,
     /// Latents to samples.
     pub decoder: Decoder,
     #[module(skip)]
     config: DacConfig,
-}
-
-/// `z = sum over q of out_proj_q(codebook_q[code_q])`.
-#[derive(Module, Debug)]
-pub struct Quantizer {
-    /// One a codebook.
-    pub quantizers: Vec<VectorQuantizer>,
-}
-
-/// One codebook and its projection to the latents.
-#[derive(Module, Debug)]
-pub struct VectorQuantizer {
-    /// `[entries, code dim]`, used as stored, not normalised.
-    pub codebook: Param<Tensor<2>>,
-    /// One tap, `[latent, code dim, 1]`.
-    pub out_proj: Conv1d,
+    /// Where the weights come from, for messages.
+    #[module(skip)]
+    file: String,
 }
 
 /// `conv_in`, blocks, `conv_out(snake_out(..))`, tanh.
@@ -77,7 +67,7 @@ pub struct ResidualUnit {
 
 impl ResidualUnit {
     /// `x [batch, channels, time]`; also gives what `conv1` made.
-    fn forward(&self, x: Tensor<3>, edges: Edges) -> (Tensor<3>, Tensor<3>) {
+    pub(crate) fn forward(&self, x: Tensor<3>, edges: Edges) -> (Tensor<3>, Tensor<3>) {
         let inner = self
             .conv1
             .forward(x.clone(), Some(&self.snake1), None, edges);
@@ -139,36 +129,32 @@ impl Decoder {
     }
 }
 
-impl Quantizer {
-    /// `codes [batch, codebooks, frames]` -> `[batch, latent, frames]`. With fewer codebooks than the
-    /// model has, the sum of those given.
-    pub fn from_codes(&self, codes: Tensor<3, Int>) -> Tensor<3> {
-        let [batch, codebooks, frames] = codes.dims();
-        let mut sum = None;
-        for (q, quantizer) in self.quantizers.iter().take(codebooks).enumerate() {
-            let code = codes.clone().narrow(1, q, 1).reshape([batch * frames]);
-            let entries = quantizer.codebook.val().select(0, code);
-            let width = entries.dims()[1];
-            let entries = entries.reshape([batch, frames, width]).swap_dims(1, 2);
-            sum = Some(quantizer.out_proj.forward(entries, None, sum, Edges::WHOLE));
-        }
-        sum.expect("codes have at least one codebook")
-    }
-}
-
 impl Dac {
     /// Puts the parts together; they must fit `config`.
-    pub(crate) fn new(quantizer: Quantizer, decoder: Decoder, config: DacConfig) -> Self {
+    pub(crate) fn new(
+        encoder: Option<Encoder>,
+        quantizer: Quantizer,
+        decoder: Decoder,
+        config: DacConfig,
+        file: String,
+    ) -> Self {
         Self {
+            encoder,
             quantizer,
             decoder,
             config,
+            file,
         }
     }
 
     /// Sizes.
     pub fn config(&self) -> &DacConfig {
         &self.config
+    }
+
+    /// Where the weights come from.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
     }
 
     /// What [`Codes::check`] needs to know about this codec.

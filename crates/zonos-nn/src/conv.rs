@@ -133,6 +133,45 @@ impl Conv1d {
     }
 }
 
+/// Convolution with `taps = 2 stride` that shortens the signal by its stride, a whole signal being
+/// padded by `ceil(stride / 2)` zeros at each end: `time` becomes `time / stride` where that is whole
+/// and the stride above 1.
+#[derive(Module, Debug)]
+pub struct StridedConv1d {
+    /// `[out, in, 2 stride]`.
+    pub weight: ConvWeight,
+    /// `[out]`.
+    pub bias: Param<Tensor<1>>,
+    #[module(skip)]
+    stride: usize,
+}
+
+impl StridedConv1d {
+    /// `weight [out, in, 2 stride]`, `bias [out]`, f32.
+    pub fn new(weight: ConvWeight, bias: Tensor<1>, stride: usize) -> Self {
+        Self {
+            weight,
+            bias: Param::from_tensor(bias),
+            stride,
+        }
+    }
+
+    /// `conv(snake(x))`, `x [batch, in, time]` -> `[batch, out, ..]`. At an end inside the signal only
+    /// the outputs are given whose inputs are all there; a window that begins inside must begin with
+    /// the first input of its first output, `ceil(stride / 2)` positions before a multiple of the
+    /// stride.
+    pub fn forward(&self, x: Tensor<3>, snake: Option<&Snake>, edges: Edges) -> Tensor<3> {
+        ops::snake_strided_conv1d(
+            x,
+            snake.map(Snake::alpha),
+            self.weight.value(),
+            self.bias.val(),
+            self.stride,
+            edges.choose(self.stride.div_ceil(2), 0),
+        )
+    }
+}
+
 /// Transposed convolution with `taps = 2 stride`, of which a whole signal loses
 /// `ceil(stride / 2)` positions at each end: `time` becomes `time * stride` for an even stride, one
 /// less for an odd one.

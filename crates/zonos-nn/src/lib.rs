@@ -4,12 +4,14 @@ mod conv;
 mod linear;
 mod norm;
 mod rotary;
+pub mod signal;
 mod snake;
 mod tap;
 
-pub use conv::{Conv1d, ConvTranspose1d, ConvWeight, Edges, WeightFactors};
+pub use conv::{Conv1d, ConvTranspose1d, ConvWeight, Edges, StridedConv1d, WeightFactors};
 pub use linear::{BiasedLinear, Embedding};
 pub use norm::{RmsNorm, rms_norm};
 pub use rotary::{Rotary, RotaryRows};
+pub use signal::{Istft, MelSpectrogram, Resample, Stft};
 pub use snake::Snake;
 pub use tap::Tap;
