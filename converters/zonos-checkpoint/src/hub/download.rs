@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::{HeaderMap, Response};
 use ureq::{Agent, Body};
 
-use super::{DownloadProgress, Hub, Id};
+use super::{DownloadProgress, Hub, Id, read_word};
 use crate::CheckpointError;
 use crate::safetensors::is_plain_file_name;
 
@@ -163,7 +163,12 @@ impl<'a> Client<'a> {
             return;
         }
         let path = self.repo.join("refs").join(&self.id.revision);
-        if std::fs::read_to_string(&path).is_ok_and(|old| old.trim() == commit) {
+        if read_word(&path).is_some_and(|old| old.trim() == commit) {
+            return;
+        }
+        // Writing into a pipe would wait for its reader.
+        if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+            tracing::warn!("{}: not a regular file", path.display());
             return;
         }
         let written = path

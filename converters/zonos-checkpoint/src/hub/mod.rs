@@ -9,10 +9,12 @@
 mod download;
 
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{ENDINGS, NAMED};
+use crate::mapped::open_regular;
 use crate::safetensors::is_plain_file_name;
 use crate::sidecar::read_json;
 use crate::{Checkpoint, CheckpointError};
@@ -21,6 +23,8 @@ use crate::{Checkpoint, CheckpointError};
 const DEFAULT_REVISION: &str = "main";
 /// Small files that say what the weights are.
 const SIDECARS: [&str; 2] = ["params.json", "config.json"];
+/// Most bytes of a file that holds one word.
+const MAX_WORD: u64 = 16 << 10;
 
 /// How far the download of one file is.
 #[derive(Debug, Clone)]
@@ -93,7 +97,7 @@ impl Hub {
             .or_else(|| set("HUGGING_FACE_HUB_TOKEN"))
             .or_else(|| {
                 let file = folder("HF_TOKEN_PATH").unwrap_or_else(|| home.join("token"));
-                std::fs::read_to_string(file).ok()
+                read_word(&file)
             });
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
         let offline = ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]
@@ -210,7 +214,7 @@ impl Hub {
             let folder = snapshots.join(commit);
             folder.is_dir().then_some(folder)
         };
-        let reference = std::fs::read_to_string(repo.join("refs").join(&id.revision)).ok();
+        let reference = read_word(&repo.join("refs").join(&id.revision));
         let commit = match &reference {
             Some(text) => Some(text.trim()),
             None => is_commit(&id.revision).then_some(id.revision.as_str()),
@@ -477,6 +481,18 @@ fn is_complete(folder: &Path) -> bool {
     }
 }
 
+/// A file of one word, such as a commit or a token. What is no regular file, too large or no text
+/// counts as not there: a pipe would be waited for, and a device never ends.
+fn read_word(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    let read = open_regular(path)
+        .ok()?
+        .take(MAX_WORD + 1)
+        .read_to_string(&mut text)
+        .ok()?;
+    (read as u64 <= MAX_WORD).then_some(text)
+}
+
 fn user_home(set: &impl Fn(&str) -> Option<String>) -> PathBuf {
     set("HOME")
         .or_else(|| set("USERPROFILE"))
@@ -540,6 +556,51 @@ mod tests {
         assert_eq!(
             from(&[("HF_HOME", &home)]).token.as_deref(),
             Some("from-file")
+        );
+    }
+
+    #[test]
+    fn a_word_is_short_and_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("word");
+        let size = MAX_WORD as usize;
+        std::fs::write(&file, "x".repeat(size)).unwrap();
+        assert_eq!(read_word(&file).unwrap().len(), size);
+        std::fs::write(&file, "x".repeat(size + 1)).unwrap();
+        assert_eq!(read_word(&file), None);
+        std::fs::write(&file, b"\xff").unwrap();
+        assert_eq!(read_word(&file), None);
+        assert_eq!(read_word(dir.path()), None);
+        assert_eq!(read_word(&dir.path().join("gone")), None);
+    }
+
+    // Reading any of these as a file would wait for a writer that never comes, or never end.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pipes_and_devices_hold_no_reference_and_no_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().to_string_lossy().into_owned();
+        let pipe = |path: &Path| {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let made = std::process::Command::new("mkfifo").arg(path).status();
+            assert!(made.is_ok_and(|status| status.success()));
+        };
+        pipe(&dir.path().join("token"));
+        assert_eq!(from(&[("HF_HOME", &home)]).token, None);
+        let endless = [("HF_HOME", home.as_str()), ("HF_TOKEN_PATH", "/dev/zero")];
+        assert_eq!(from(&endless).token, None);
+
+        let repo = dir.path().join("models--a--b");
+        pipe(&repo.join("refs/main"));
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        std::fs::create_dir_all(repo.join("snapshots").join(commit)).unwrap();
+        let hub = Hub::new(dir.path(), "http://localhost").offline(true);
+        let found = hub.snapshot(&Id::parse("a/b").unwrap()).unwrap();
+        assert_eq!(found.commit(), commit);
+        assert!(
+            found.notices[0].contains("refs/main"),
+            "{:?}",
+            found.notices
         );
     }
 
