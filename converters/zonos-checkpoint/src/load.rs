@@ -10,6 +10,7 @@ use crate::namemap::{Item, NameMap};
 use crate::report::{
     Ignored, LoadReport, Matched, Missing, NonFinite, Unexpected, WrongDtype, WrongShape,
 };
+use crate::shown::shown;
 use crate::values::{floats, fold, is_float, non_finite, to_f32};
 use crate::{Checkpoint, CheckpointError, ModelKind};
 
@@ -141,7 +142,7 @@ pub enum LoadError {
     /// The checkpoint does not fit the model.
     #[error(
         "{}: does not fit the model: {}{}; see `zonos inspect {}`",
-        report.checkpoint, report.summary(), hint(report, *kind), report.checkpoint
+        shown(&report.checkpoint), report.summary(), hint(report, *kind), shown(&report.checkpoint)
     )]
     NotClean {
         /// Everything that is wrong.
@@ -150,14 +151,16 @@ pub enum LoadError {
         kind: ModelKind,
     },
     /// A rule of the name map is malformed.
-    #[error("name map: {0}")]
+    #[error("name map: {}", shown(.0))]
     NameMap(String),
     /// Reading failed.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A tensor was asked for that the plan does not hold.
     #[error(
-        "{checkpoint}: tensor '{name}' was not loaded; it is missing, optional or not in the model's list"
+        "{}: tensor '{}' was not loaded; it is missing, optional or not in the model's list",
+        shown(checkpoint),
+        shown(name)
     )]
     Absent {
         /// The checkpoint's file.
@@ -166,7 +169,11 @@ pub enum LoadError {
         name: String,
     },
     /// A tensor was asked for with the wrong number of axes, or a part beyond its end.
-    #[error("{checkpoint}: tensor '{name}' has shape {shape:?}, asked for {asked}")]
+    #[error(
+        "{}: tensor '{}' has shape {shape:?}, asked for {asked}",
+        shown(checkpoint),
+        shown(name)
+    )]
     Rank {
         /// The checkpoint's file.
         checkpoint: String,

@@ -256,3 +256,65 @@ fn section<T>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whichever list a name from a file ends up in, a terminal must not obey it and a log line must
+    /// stay a line.
+    #[test]
+    fn no_list_shows_a_name_raw() {
+        let evil = || "a\u{1b}[2J\nb\u{202e}".to_string();
+        let from = || vec![evil(), "b".into()];
+        let report = LoadReport {
+            checkpoint: evil(),
+            missing: vec![Missing {
+                name: evil(),
+                shape: vec![1],
+                found: Some(evil()),
+            }],
+            absent: vec![evil()],
+            unexpected: vec![Unexpected {
+                name: evil(),
+                mapped_to: Some(evil()),
+                shape: vec![1],
+            }],
+            wrong_shape: vec![WrongShape {
+                name: evil(),
+                from: from(),
+                expected: vec![1],
+                found: vec![2],
+            }],
+            wrong_dtype: vec![WrongDtype {
+                name: evil(),
+                from: from(),
+                found: evil(),
+            }],
+            problems: vec![evil()],
+            ignored: vec![Ignored {
+                name: evil(),
+                rule: evil(),
+            }],
+            non_finite: vec![NonFinite {
+                name: evil(),
+                nan: 1,
+                infinite: 0,
+            }],
+            notes: vec![evil()],
+            ..LoadReport::default()
+        };
+        let raw = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        let table = report.to_string();
+        assert!(!table.contains(raw), "{table:?}");
+        // The first line, then a title and an item for each of nine lists.
+        assert_eq!(table.lines().count(), 1 + 9 * 2, "{table}");
+        assert_eq!(
+            table.matches("a\\u{1b}[2J\\nb\\u{202e}").count(),
+            16,
+            "{table}"
+        );
+        let line = report.summary();
+        assert!(!line.contains(raw) && !line.contains('\n'), "{line:?}");
+    }
+}
