@@ -28,7 +28,7 @@ pub use limits::{Limits, LoopBreaker};
 pub use prompt::{Prompt, PromptBuilder, PromptError};
 pub use sampler::{Sampler, SamplerError, SamplerOptions, random_seed};
 pub use stream_plan::{DecodeCall, StreamPlan};
-pub use voice::{SpeakerVector, VoiceError};
+pub use voice::{SpeakerVector, VoiceError, slerp};
 
 pub use cache::{CacheDType, KvCache};
 pub use error::Zonos2Error;

@@ -17,7 +17,7 @@ const OPPOSITE: f64 = 1e-3;
 /// Why a speaker vector was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum VoiceError {
-    /// The file could not be read or has another shape.
+    /// The file could not be read.
     #[error(transparent)]
     Npy(#[from] NpyError),
     /// A vector of another length than the model takes.
@@ -31,6 +31,16 @@ pub enum VoiceError {
         expected: usize,
         /// Length found.
         found: usize,
+    },
+    /// An array that holds no speaker vectors.
+    #[error(
+        "{name}: shape {shape:?}: expected a speaker vector, [numbers], or [n, numbers] to average, of at most {MAX_DIM} numbers each and {MAX_NUMBERS} in all"
+    )]
+    Shape {
+        /// The file.
+        name: String,
+        /// The array's shape.
+        shape: Vec<usize>,
     },
     /// NaN or infinity in the vector.
     #[error("{name}: number {index} of the speaker vector is {value}; expected finite numbers")]
@@ -48,6 +58,47 @@ pub enum VoiceError {
     /// Two vectors that point in opposite directions have no path between them.
     #[error("voice blend: the two vectors point in opposite directions; blend other voices")]
     Opposite,
+}
+
+/// Most numbers of one vector.
+pub const MAX_DIM: usize = 1 << 16;
+
+/// Most numbers of all vectors in a file.
+pub const MAX_NUMBERS: usize = 1 << 24;
+
+/// How an array holds speaker vectors: `rows` of them, `dim` numbers each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Vectors, 1 for an array of one axis.
+    pub rows: usize,
+    /// Numbers in each.
+    pub dim: usize,
+}
+
+/// Reads a shape as speaker vectors, as the original server does: axes of length 1 do not count, one
+/// that is left is the vector, two are rows and numbers. `None` for any other shape, for empty ones,
+/// and beyond [`MAX_DIM`] or [`MAX_NUMBERS`].
+pub fn layout(shape: &[usize]) -> Option<Rows> {
+    let axes: Vec<usize> = shape.iter().copied().filter(|&n| n != 1).collect();
+    let (rows, dim) = match axes[..] {
+        [] => (1, 1),
+        [dim] => (1, dim),
+        [rows, dim] => (rows, dim),
+        _ => return None,
+    };
+    let numbers = rows.checked_mul(dim)?;
+    ((1..=MAX_NUMBERS).contains(&numbers) && dim <= MAX_DIM).then_some(Rows { rows, dim })
+}
+
+/// The mean of rows of `dim` numbers each, summed in f64.
+pub fn mean(values: &[f32], dim: usize) -> Vec<f32> {
+    let rows = (values.len() / dim.max(1)) as f64;
+    (0..dim)
+        .map(|i| {
+            let column = values.iter().skip(i).step_by(dim);
+            (column.map(|&x| f64::from(x)).sum::<f64>() / rows) as f32
+        })
+        .collect()
 }
 
 /// What the model knows of a speaker. Not normalised: its length matters.
@@ -71,10 +122,14 @@ impl SpeakerVector {
     /// # Errors
     /// Another length, or numbers that are not finite.
     pub fn new(values: Vec<f32>, dim: usize) -> Result<Self, VoiceError> {
-        Self::checked("speaker vector", values, dim)
+        Self::named("speaker vector", values, dim)
     }
 
-    fn checked(name: &str, values: Vec<f32>, dim: usize) -> Result<Self, VoiceError> {
+    /// As [`new`](Self::new), with the file or the voice that errors name.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn named(name: &str, values: Vec<f32>, dim: usize) -> Result<Self, VoiceError> {
         if values.len() != dim {
             return Err(VoiceError::Length {
                 name: name.to_string(),
@@ -92,36 +147,38 @@ impl SpeakerVector {
         Ok(Self { values })
     }
 
-    /// Reads a `.npy` file of shape `[dim]`, or `[n, dim]`, whose rows are averaged. Further axes of
-    /// length 1 are ignored.
+    /// Reads a `.npy` file of shape `[dim]`, or `[n, dim]`, whose rows are averaged; see [`layout`].
+    /// The header tells whether it is one, so a file of another shape is refused unread.
     ///
     /// # Errors
-    /// A file that cannot be read, another length, or numbers that are not finite.
+    /// A file that cannot be read, another shape or length, or numbers that are not finite.
     pub fn load_npy(path: impl AsRef<Path>, dim: usize) -> Result<Self, VoiceError> {
-        let array = npy::read(path)?;
-        let name = array.path().display().to_string();
-        // The last axis is the vector even when its length is 1.
-        let axes = array.shape();
-        let (&found, leading) = axes.split_last().unwrap_or((&1, &[]));
-        if leading.iter().filter(|&&n| n != 1).count() > 1 {
-            return Err(array.shape_error(format!("[{dim}] or [n, {dim}]")).into());
-        }
-        if found != dim || array.is_empty() {
-            return Err(VoiceError::Length {
-                name,
-                expected: dim,
-                found: if array.is_empty() { 0 } else { found },
+        let path = path.as_ref();
+        let name = || path.display().to_string();
+        let shape = npy::read_shape(path)?;
+        let rows = layout(&shape).filter(|rows| rows.dim == dim);
+        let Some(Rows { rows, .. }) = rows else {
+            return Err(match layout(&shape) {
+                Some(other) => VoiceError::Length {
+                    name: name(),
+                    expected: dim,
+                    found: other.dim,
+                },
+                None => VoiceError::Shape {
+                    name: name(),
+                    shape,
+                },
+            });
+        };
+        let values = npy::read(path)?.to_f32();
+        // Another file may have taken the place of the first.
+        if values.len() != rows * dim {
+            return Err(VoiceError::Shape {
+                name: name(),
+                shape: vec![values.len()],
             });
         }
-        let all = array.to_f32();
-        let rows = all.len() / dim;
-        let values = (0..dim)
-            .map(|i| {
-                let sum: f64 = all.iter().skip(i).step_by(dim).map(|&x| f64::from(x)).sum();
-                (sum / rows as f64) as f32
-            })
-            .collect();
-        Self::checked(&name, values, dim)
+        Self::named(&name(), mean(&values, dim), dim)
     }
 
     /// Writes the vector as `<f4` of shape `[dim]`, complete or not at all.
@@ -191,7 +248,7 @@ pub fn slerp(a: &[f32], b: &[f32], t: f64) -> Result<Vec<f32>, VoiceError> {
         .zip(b)
         .map(|(&x, &y)| (wa * f64::from(x) + wb * f64::from(y)) as f32)
         .collect();
-    SpeakerVector::checked("voice blend", values, a.len()).map(SpeakerVector::into_values)
+    SpeakerVector::named("voice blend", values, a.len()).map(SpeakerVector::into_values)
 }
 
 #[cfg(test)]
@@ -231,6 +288,48 @@ mod tests {
             .save_npy(&path)
             .unwrap();
         assert_eq!(load().unwrap().into_values(), [4.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn shapes() {
+        let rows = |rows, dim| Some(Rows { rows, dim });
+        assert_eq!(layout(&[5]), rows(1, 5));
+        assert_eq!(layout(&[1, 5, 1]), rows(1, 5));
+        assert_eq!(layout(&[2, 1, 5]), rows(2, 5));
+        assert_eq!(layout(&[]), rows(1, 1));
+        for bad in [&[0][..], &[3, 0], &[0, 3], &[2, 2, 3]] {
+            assert_eq!(layout(bad), None, "{bad:?}");
+        }
+        assert_eq!(layout(&[256, MAX_DIM]), rows(256, MAX_DIM));
+        assert_eq!(layout(&[257, MAX_DIM]), None);
+        assert_eq!(layout(&[usize::MAX, 2]), None);
+        assert_eq!(layout(&[MAX_DIM + 1]), None);
+    }
+
+    /// A sparse file of 64 GB: reading its data would take the memory that it claims.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_shape_is_refused_before_the_data_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.npy");
+        for shape in ["(8000000, 2048)", "(16000000000,)", "(8000, 2000000)"] {
+            let text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+            let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+            bytes.extend((text.len() as u16).to_le_bytes());
+            bytes.extend(text.as_bytes());
+            std::fs::write(&path, &bytes).unwrap();
+            let numbers: u64 = shape
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|n| n.parse::<u64>().ok())
+                .product();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_len(bytes.len() as u64 + 4 * numbers).unwrap();
+            let began = std::time::Instant::now();
+            let e = SpeakerVector::load_npy(&path, 2048).unwrap_err();
+            assert!(matches!(e, VoiceError::Shape { .. }), "{e}");
+            assert!(e.to_string().contains("65536 numbers each"), "{e}");
+            assert!(began.elapsed().as_secs_f64() < 1.0, "the data was read");
+        }
     }
 
     #[test]
