@@ -297,7 +297,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<NpyArray, NpyError> {
         source,
     };
     let (reader, size) = open(path).map_err(io)?;
-    parse(path, reader, size)
+    parse(path, reader, size, None)
 }
 
 /// Reads the shape of a `.npy` file and nothing else, so that a caller can refuse a large array
@@ -311,7 +311,46 @@ pub fn read_shape(path: impl AsRef<Path>) -> Result<Vec<usize>, NpyError> {
         path: path.to_path_buf(),
         source,
     })?;
-    Ok(parse_header(path, &mut reader, size)?.shape)
+    Ok(parse_header(path, &mut reader, size, None)?.shape)
+}
+
+/// As [`read`], and of a structured array reads the field of this name: its shape is that of the
+/// array followed by the field's own.
+///
+/// # Errors
+/// As [`read`]; a structured array without such a field of plain numbers.
+pub fn read_field(path: impl AsRef<Path>, field: &str) -> Result<NpyArray, NpyError> {
+    let path = path.as_ref();
+    let (reader, size) = open(path).map_err(|source| NpyError::Io {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    parse(path, reader, size, Some(field))
+}
+
+/// As [`read_shape`], for [`read_field`].
+///
+/// # Errors
+/// As [`read_field`], as far as the header and the size of the file tell.
+pub fn read_field_shape(path: impl AsRef<Path>, field: &str) -> Result<Vec<usize>, NpyError> {
+    let path = path.as_ref();
+    let (mut reader, size) = open(path).map_err(|source| NpyError::Io {
+        path: path.to_path_buf(),
+        source,
+    })?;
+    Ok(parse_header(path, &mut reader, size, Some(field))?.shape)
+}
+
+/// As [`read_field`], from memory; `name` stands for the file in messages.
+///
+/// # Errors
+/// As [`read_field`].
+pub fn field_from_bytes(
+    name: impl AsRef<Path>,
+    bytes: &[u8],
+    field: &str,
+) -> Result<NpyArray, NpyError> {
+    parse(name.as_ref(), bytes, bytes.len() as u64, Some(field))
 }
 
 /// Opens a file that is one: opening a pipe would wait for its writer.
@@ -333,7 +372,7 @@ fn open(path: &Path) -> io::Result<(BufReader<File>, u64)> {
 /// # Errors
 /// As [`read`].
 pub fn from_bytes(name: impl AsRef<Path>, bytes: &[u8]) -> Result<NpyArray, NpyError> {
-    parse(name.as_ref(), bytes, bytes.len() as u64)
+    parse(name.as_ref(), bytes, bytes.len() as u64, None)
 }
 
 /// What stands before the data.
@@ -343,9 +382,59 @@ struct Header {
     shape: Vec<usize>,
     /// Bytes of the data.
     bytes: u64,
+    /// The part of each record that is wanted, in a structured array.
+    part: Option<Part>,
 }
 
-fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header, NpyError> {
+/// One field of a record.
+#[derive(Clone, Copy)]
+struct Part {
+    offset: usize,
+    length: usize,
+    record: usize,
+}
+
+/// Bytes of a value of this type; `None` where there is no such number.
+fn width_of(dtype: &DType) -> Option<u64> {
+    match dtype {
+        DType::Plain(ty) => ty.num_bytes().map(|n| n as u64),
+        DType::Array(n, inner) => n.checked_mul(width_of(inner)?),
+        DType::Record(fields) => fields
+            .iter()
+            .try_fold(0_u64, |sum, field| sum.checked_add(width_of(&field.dtype)?)),
+    }
+}
+
+/// A field of a structured type: its plain type, its own axes and its place in a record.
+fn find_field(dtype: &DType, name: &str) -> Option<(npyz::TypeStr, Vec<u64>, Part)> {
+    let DType::Record(fields) = dtype else {
+        return None;
+    };
+    let at = fields.iter().position(|field| field.name == name)?;
+    let offset = width_of(&DType::Record(fields[..at].to_vec()))?;
+    let (mut inner, mut axes) = (&fields[at].dtype, Vec::new());
+    while let DType::Array(n, next) = inner {
+        axes.push(*n);
+        inner = next;
+    }
+    let DType::Plain(ty) = inner else {
+        return None;
+    };
+    let small = |n: u64| usize::try_from(n).ok();
+    let part = Part {
+        offset: small(offset)?,
+        length: small(width_of(&fields[at].dtype)?)?,
+        record: small(width_of(dtype)?)?,
+    };
+    Some((ty.clone(), axes, part))
+}
+
+fn parse_header(
+    path: &Path,
+    reader: &mut impl Read,
+    size: u64,
+    field: Option<&str>,
+) -> Result<Header, NpyError> {
     let bad = |field, problem: String| NpyError::format(path, field, problem);
     let head = read_header(path, reader, size)?;
     let header =
@@ -358,14 +447,21 @@ fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header
         ));
     }
     let dtype = header.dtype();
-    let DType::Plain(ty) = &dtype else {
-        return Err(bad(
-            "descr",
-            format!(
-                "expected plain numbers, found the structured type {}",
-                dtype.descr()
-            ),
-        ));
+    let found = field.and_then(|name| find_field(&dtype, name));
+    let (ty, axes, part) = match (&dtype, found) {
+        (DType::Plain(ty), _) => (ty.clone(), Vec::new(), None),
+        (_, Some((ty, axes, part))) => (ty, axes, Some(part)),
+        (_, None) => {
+            let wanted =
+                field.map_or_else(String::new, |name| format!(" or a field '{name}' of such"));
+            return Err(bad(
+                "descr",
+                format!(
+                    "expected plain numbers{wanted}, found the structured type {}",
+                    dtype.descr()
+                ),
+            ));
+        }
     };
     let kind = (ty.type_char(), ty.size_field());
     let width = match kind {
@@ -376,8 +472,8 @@ fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header
             return Err(bad(
                 "descr",
                 format!(
-                    "expected booleans, integers or floats of up to 8 bytes, found {dtype:?}",
-                    dtype = dtype.descr()
+                    "expected booleans, integers or floats of up to 8 bytes, found {:?}",
+                    ty.to_string()
                 ),
             ));
         }
@@ -387,7 +483,9 @@ fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header
     let wanted = header
         .shape()
         .iter()
-        .try_fold(width, |bytes, &n| bytes.checked_mul(n));
+        .try_fold(part.map_or(width, |p| p.record as u64), |bytes, &n| {
+            bytes.checked_mul(n)
+        });
     if wanted != Some(stored) {
         return Err(bad(
             "data",
@@ -401,6 +499,7 @@ fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header
     let shape = header
         .shape()
         .iter()
+        .chain(&axes)
         .map(|&n| usize::try_from(n))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|_| {
@@ -410,15 +509,39 @@ fn parse_header(path: &Path, reader: &mut impl Read, size: u64) -> Result<Header
             )
         })?;
 
+    // The plain array that the field is, once its parts lie together.
+    let header = match part {
+        None => header,
+        Some(_) => {
+            let lengths: Vec<u64> = header.shape().iter().chain(&axes).copied().collect();
+            plain_header(ty, &lengths).map_err(|e| bad("header", e.to_string()))?
+        }
+    };
     Ok(Header {
         header,
         kind,
         shape,
         bytes: stored,
+        part,
     })
 }
 
-fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyError> {
+fn plain_header(ty: npyz::TypeStr, shape: &[u64]) -> io::Result<NpyHeader> {
+    let mut text = Vec::new();
+    npyz::WriteOptions::<f32>::new()
+        .dtype(DType::new_scalar(ty))
+        .shape(shape)
+        .writer(&mut text)
+        .write_header_only()?;
+    NpyHeader::from_reader(text.as_slice())
+}
+
+fn parse(
+    path: &Path,
+    mut reader: impl Read,
+    size: u64,
+    field: Option<&str>,
+) -> Result<NpyArray, NpyError> {
     let io = |source| NpyError::Io {
         path: path.to_path_buf(),
         source,
@@ -428,7 +551,8 @@ fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyE
         kind,
         shape,
         bytes,
-    } = parse_header(path, &mut reader, size)?;
+        part,
+    } = parse_header(path, &mut reader, size, field)?;
     // A sparse file can claim any size, and the reader below allocates all of it at once; this
     // attempt fails with a message where that would end the process.
     let fits =
@@ -440,25 +564,51 @@ fn parse(path: &Path, mut reader: impl Read, size: u64) -> Result<NpyArray, NpyE
             format!("{bytes} bytes for shape {shape:?} do not fit into memory"),
         ));
     }
-    let file = NpyFile::with_header(header, reader);
-    let data = match kind {
-        (TypeChar::Bool, _) => NpyData::Bool(file.into_vec().map_err(io)?),
-        (TypeChar::Int, 1) => NpyData::I8(file.into_vec().map_err(io)?),
-        (TypeChar::Int, 2) => NpyData::I16(file.into_vec().map_err(io)?),
-        (TypeChar::Int, 4) => NpyData::I32(file.into_vec().map_err(io)?),
-        (TypeChar::Int, _) => NpyData::I64(file.into_vec().map_err(io)?),
-        (TypeChar::Uint, 1) => NpyData::U8(file.into_vec().map_err(io)?),
-        (TypeChar::Uint, 2) => NpyData::U16(file.into_vec().map_err(io)?),
-        (TypeChar::Uint, 4) => NpyData::U32(file.into_vec().map_err(io)?),
-        (TypeChar::Uint, _) => NpyData::U64(file.into_vec().map_err(io)?),
-        (_, 2) => NpyData::F16(file.into_vec().map_err(io)?),
-        (_, 4) => NpyData::F32(file.into_vec().map_err(io)?),
-        _ => NpyData::F64(file.into_vec().map_err(io)?),
-    };
+    let data = match part {
+        None => elements(header, kind, reader),
+        Some(part) => {
+            gather(reader, bytes, part).and_then(|values| elements(header, kind, values.as_slice()))
+        }
+    }
+    .map_err(io)?;
     Ok(NpyArray {
         path: path.to_path_buf(),
         shape,
         data,
+    })
+}
+
+/// The wanted part of each record, one after another.
+fn gather(mut reader: impl Read, bytes: u64, part: Part) -> io::Result<Vec<u8>> {
+    let mut values = Vec::new();
+    if bytes == 0 {
+        return Ok(values);
+    }
+    // The data are whole records, so one is no longer than the file.
+    let mut record = vec![0; part.record];
+    let records = bytes.checked_div(part.record as u64).unwrap_or(0);
+    for _ in 0..records {
+        reader.read_exact(&mut record)?;
+        values.extend_from_slice(&record[part.offset..part.offset + part.length]);
+    }
+    Ok(values)
+}
+
+fn elements(header: NpyHeader, kind: (TypeChar, u64), reader: impl Read) -> io::Result<NpyData> {
+    let file = NpyFile::with_header(header, reader);
+    Ok(match kind {
+        (TypeChar::Bool, _) => NpyData::Bool(file.into_vec()?),
+        (TypeChar::Int, 1) => NpyData::I8(file.into_vec()?),
+        (TypeChar::Int, 2) => NpyData::I16(file.into_vec()?),
+        (TypeChar::Int, 4) => NpyData::I32(file.into_vec()?),
+        (TypeChar::Int, _) => NpyData::I64(file.into_vec()?),
+        (TypeChar::Uint, 1) => NpyData::U8(file.into_vec()?),
+        (TypeChar::Uint, 2) => NpyData::U16(file.into_vec()?),
+        (TypeChar::Uint, 4) => NpyData::U32(file.into_vec()?),
+        (TypeChar::Uint, _) => NpyData::U64(file.into_vec()?),
+        (_, 2) => NpyData::F16(file.into_vec()?),
+        (_, 4) => NpyData::F32(file.into_vec()?),
+        _ => NpyData::F64(file.into_vec()?),
     })
 }
 
@@ -580,14 +730,26 @@ fn describe(head: &[u8]) -> &'static str {
 /// # Errors
 /// `shape` does not describe as many elements as there are, or the file cannot be written.
 pub fn write_f32(path: impl AsRef<Path>, shape: &[usize], values: &[f32]) -> Result<(), NpyError> {
-    Ok(stage(
+    Ok(stage_f32(path, shape, values)?.commit()?)
+}
+
+/// As [`write_f32`], but leaves the commit to the caller, for files that belong together; see
+/// [`AtomicFile::commit_all`].
+///
+/// # Errors
+/// As [`write_f32`].
+pub fn stage_f32(
+    path: impl AsRef<Path>,
+    shape: &[usize],
+    values: &[f32],
+) -> Result<AtomicFile, NpyError> {
+    stage(
         path.as_ref(),
         "<f4",
         shape,
         values.len(),
         values.iter().map(|x| x.to_le_bytes()),
-    )?
-    .commit()?)
+    )
 }
 
 /// Writes `values` as `<i4` with `shape`, complete or not at all.
@@ -689,6 +851,67 @@ mod tests {
         out.extend(text.as_bytes());
         out.extend(data);
         out
+    }
+
+    /// Written by NumPy, every kind that is read as a speaker file may be.
+    #[test]
+    fn a_field_of_a_structured_array() {
+        let text = |descr: &str, shape: &str| {
+            format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}")
+        };
+        let descr = "[('id', '<i4'), ('', '|V4'), ('emb', '<f4', (2,)), ('x', '|u1')]";
+        let mut data = Vec::new();
+        for i in 0..3_u8 {
+            data.extend([i; 8]);
+            data.extend(f32::from(i).to_le_bytes());
+            data.extend((f32::from(i) + 0.5).to_le_bytes());
+            data.push(i);
+        }
+        let bytes = file(1, &text(descr, "(3,)"), &data);
+        let array = field_from_bytes("a.npy", &bytes, "emb").unwrap();
+        assert_eq!(array.shape(), [3, 2]);
+        assert_eq!(array.to_f32(), [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]);
+        let scalars = field_from_bytes("a.npy", &bytes, "x").unwrap();
+        assert_eq!(scalars.data(), &NpyData::U8(vec![0, 1, 2]));
+        // A plain array has no fields and needs none.
+        let plain = file(1, &header("<f4", "(1,)"), &1.0_f32.to_le_bytes());
+        assert_eq!(
+            field_from_bytes("a.npy", &plain, "emb").unwrap().to_f32(),
+            [1.0]
+        );
+        for (bytes, needle) in [
+            (file(1, &text(descr, "(3,)"), &data[1..]), "cut short"),
+            (
+                file(1, &text("[('a', '<f4')]", "(1,)"), &[0; 4]),
+                "field 'emb'",
+            ),
+            (
+                file(1, &text("[('emb', '|S4')]", "(1,)"), &[0; 4]),
+                "floats of up to 8 bytes",
+            ),
+            (
+                file(1, &text("[('emb', [('a', '<f4')])]", "(1,)"), &[0; 4]),
+                "field 'emb'",
+            ),
+            (
+                file(
+                    1,
+                    &text("[('emb', '<f4', (4294967296, 4294967295))]", "(1,)"),
+                    &[0; 4],
+                ),
+                "",
+            ),
+            (file(1, &text("[]", "(1,)"), &[]), ""),
+            (
+                file(1, &text("[('emb', '<f4', (4611686018427387904,))]", "(0,)"), &[1]),
+                "",
+            ),
+        ] {
+            let error = field_from_bytes("a.npy", &bytes, "emb").unwrap_err();
+            assert!(error.to_string().contains(needle), "{needle}: {error}");
+        }
+        // And without a field to ask for, as ever.
+        assert!(from_bytes("a.npy", &bytes).is_err());
     }
 
     fn header(descr: &str, shape: &str) -> String {
