@@ -45,6 +45,10 @@ pub struct StftConfig {
 const MAX_FFT: usize = 1 << 24;
 
 impl StftConfig {
+    /// What the squared windows must add up to at a sample for the inverse to divide by it; the limit
+    /// of `torch.istft`.
+    pub const SMALLEST_SUM: f64 = 1e-11;
+
     /// A periodic Hann window as long as the transform, frames centred, ends reflected: the defaults
     /// of `torch.stft` and `torchaudio`.
     pub fn hann(n_fft: usize, hop: usize) -> Self {
@@ -138,6 +142,23 @@ impl StftConfig {
             Framing::Same(_) => frames * self.hop,
         };
         (start, len)
+    }
+
+    /// What the squared windows of `frames` frames add up to: `n_fft + hop (frames - 1)` values from
+    /// the start of the first frame on.
+    pub fn window_sums(&self, frames: usize) -> Vec<f64> {
+        let squares: Vec<f64> = self
+            .full_window()
+            .into_iter()
+            .map(|w| f64::from(w) * f64::from(w))
+            .collect();
+        let mut sums = vec![0.0; self.n_fft + self.hop * frames.saturating_sub(1)];
+        for t in 0..frames {
+            for (sum, square) in sums[t * self.hop..].iter_mut().zip(&squares) {
+                *sum += square;
+            }
+        }
+        sums
     }
 
     /// The window in the middle of `n_fft` values; an odd zero goes behind it.

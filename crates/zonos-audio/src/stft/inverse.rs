@@ -4,9 +4,6 @@ use rayon::prelude::*;
 
 use super::{Complex32, Spectrum, Stft, StftConfig, StftError};
 
-/// Below this the reference refuses to divide.
-const SMALLEST_SUM: f64 = 1e-11;
-
 pub(super) fn run(
     stft: &Stft,
     spectrum: &Spectrum,
@@ -95,8 +92,7 @@ fn part(
         }
     }
     for (i, (y, &sum)) in out.iter_mut().zip(&sums).enumerate() {
-        // Written so that a sum of NaN is refused, too.
-        if !(sum >= SMALLEST_SUM) {
+        if sum < StftConfig::SMALLEST_SUM {
             return Err(StftError::Uncovered {
                 sample: first + i,
                 sum,

@@ -1,12 +1,17 @@
 //! Reads the goldens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use safetensors::{SafeTensors, tensor::Dtype};
 use serde_json::Value;
 
+/// The fixtures, seen from any crate.
+pub(crate) fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures")
+}
+
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures/audio")
+    fixtures().join("audio")
 }
 
 /// The f32 tensors of one file.
@@ -14,8 +19,11 @@ pub(crate) struct Golden(Vec<u8>);
 
 impl Golden {
     pub(crate) fn open(name: &str) -> Self {
-        let path = folder().join(format!("{name}.safetensors"));
-        Self(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+        Self::open_file(&folder().join(format!("{name}.safetensors")))
+    }
+
+    pub(crate) fn open_file(path: &Path) -> Self {
+        Self(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
     }
 
     pub(crate) fn names(&self) -> Vec<String> {

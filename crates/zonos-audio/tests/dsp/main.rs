@@ -3,4 +3,5 @@
 mod golden;
 mod mel;
 mod resample;
+mod settings;
 mod stft;

@@ -1,7 +1,7 @@
-use serde_json::Value;
-use zonos_audio::mel::{MelConfig, MelPower, MelScale, MelSpectrogram};
+use zonos_audio::mel::{MelConfig, MelSpectrogram};
 
 use crate::golden::{Golden, distance, json};
+use crate::settings::mel_config;
 
 /// Of linear levels, absolute.
 const LINEAR: f32 = 5e-6;
@@ -12,34 +12,6 @@ const LOG_QUIET: f32 = 3e-3;
 const QUIET: f32 = 1e-2;
 /// The reference's vector exponential may be off by a bit.
 const BANK: f32 = 2e-6;
-
-/// The arguments of `torchaudio.transforms.MelSpectrogram` in `mel.json`.
-fn config(args: &Value) -> MelConfig {
-    let rate = args["sample_rate"].as_u64().unwrap() as u32;
-    let defaults = MelConfig::torchaudio(rate);
-    let size = |name: &str, default| args[name].as_u64().map_or(default, |n| n as usize);
-    let n_fft = size("n_fft", defaults.n_fft);
-    let win_length = size("win_length", n_fft);
-    MelConfig {
-        n_fft,
-        win_length,
-        hop: size("hop_length", win_length / 2),
-        bands: size("n_mels", defaults.bands),
-        f_min: args["f_min"].as_f64().unwrap_or(defaults.f_min),
-        f_max: args["f_max"].as_f64().unwrap_or(defaults.f_max),
-        power: match args["power"].as_f64() {
-            Some(1.0) => MelPower::Magnitude,
-            None | Some(2.0) => MelPower::Energy,
-            Some(other) => panic!("power {other}"),
-        },
-        scale: match args["mel_scale"].as_str() {
-            Some("slaney") => MelScale::Slaney,
-            _ => MelScale::Htk,
-        },
-        area_norm: args["norm"].as_str() == Some("slaney"),
-        ..defaults
-    }
-}
 
 #[test]
 fn speaker_front_end() {
@@ -88,7 +60,7 @@ fn speaker_front_end() {
 fn torchaudio_settings() {
     let (golden, facts) = (Golden::open("mel"), json("mel"));
     for name in ["default16k", "slaney22k", "htk_norm"] {
-        let front_end = MelSpectrogram::new(config(&facts[name])).unwrap();
+        let front_end = MelSpectrogram::new(mel_config(&facts[name])).unwrap();
         let bank = distance(
             &golden.values(&format!("{name}.bank")),
             &front_end.bank().dense(),

@@ -1,9 +1,7 @@
-use serde_json::Value;
-use zonos_audio::stft::{
-    Framing, PadMode, Spectrum, Stft, StftConfig, StftError, hann_window, ones_window,
-};
+use zonos_audio::stft::{Spectrum, Stft, StftConfig, StftError, hann_window};
 
 use crate::golden::{Golden, distance, json};
+use crate::settings::stft_config;
 
 /// Of spectra, relative to the largest magnitude; of signals where the divisor is at least
 /// [`WELL_CONDITIONED`], absolute.
@@ -11,42 +9,11 @@ const RELATIVE: f32 = 1e-6;
 const SAMPLES: f32 = 1e-6;
 const WELL_CONDITIONED: f64 = 0.05;
 
-fn config(facts: &Value) -> StftConfig {
-    let size = |name: &str| facts[name].as_u64().unwrap() as usize;
-    let window = match &facts["win"] {
-        Value::Number(n) => hann_window(n.as_u64().unwrap() as usize, true),
-        Value::String(text) if text.ends_with("ones") => ones_window(size("n_fft")),
-        Value::String(_) => hann_window(size("n_fft"), true),
-        other => panic!("{other}"),
-    };
-    let mode = match facts["pad_mode"].as_str() {
-        Some("constant") => PadMode::Zeros,
-        Some("replicate") => PadMode::Edge,
-        _ => PadMode::Reflect,
-    };
-    StftConfig {
-        n_fft: size("n_fft"),
-        hop: size("hop"),
-        window,
-        framing: match facts["center"].as_bool() {
-            Some(false) => Framing::Bare,
-            _ => Framing::Centred(mode),
-        },
-        normalized: facts["normalized"].as_bool().unwrap_or(false),
-    }
-}
-
 /// The divisor of each sample of the inverse.
 fn divisors(config: &StftConfig, frames: usize, len: usize) -> Vec<f64> {
-    let window = config.full_window();
-    let start = config.kept(frames).0;
-    let mut sums = vec![0.0; start + len + config.n_fft + frames * config.hop];
-    for t in 0..frames {
-        for (i, w) in window.iter().enumerate() {
-            sums[t * config.hop + i] += f64::from(w * w);
-        }
-    }
-    sums[start..start + len].to_vec()
+    let mut sums = config.window_sums(frames).split_off(config.kept(frames).0);
+    sums.resize(len, 0.0);
+    sums
 }
 
 fn largest(re: &[f32], im: &[f32]) -> f32 {
@@ -59,7 +26,7 @@ fn settings_forward_and_back() {
     let (golden, facts) = (Golden::open("stft"), json("stft"));
     let mut inverses = 0;
     for (name, facts) in facts.as_object().unwrap() {
-        let stft = Stft::new(config(facts)).unwrap();
+        let stft = Stft::new(stft_config(facts)).unwrap();
         let (shape, re) = golden.tensor(&format!("{name}.re"));
         let im = golden.values(&format!("{name}.im"));
         let scale = largest(&re, &im);
