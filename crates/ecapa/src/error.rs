@@ -63,9 +63,17 @@ pub enum EcapaError {
     /// The mel front end refused the model's sizes or the audio.
     #[error(transparent)]
     Mel(#[from] MelError),
+    /// A sample is NaN or infinite.
+    #[error("sample {index} of the audio is {value}, not a number")]
+    BadSample {
+        /// The first such sample.
+        index: usize,
+        /// NaN or infinity.
+        value: f32,
+    },
     /// The vector is not made of numbers.
     #[error(
-        "the voice vector is not finite (entry {index}); the audio or the weights hold NaN or infinite values"
+        "the voice vector is not finite (entry {index}); the weights or the mel frames hold NaN or infinite values"
     )]
     NotFinite {
         /// The first such entry.

@@ -100,6 +100,10 @@ fn no_rate_and_no_numbers_are_refused() {
     let mut samples = frames(3, 24_000, 1);
     samples[12_000] = f32::NAN;
     let error = ecapa.embed(&Waveform::new(samples, 24_000)).unwrap_err();
+    assert!(matches!(error, EcapaError::BadSample { index: 12_000, .. }), "{error}");
+    let mut frames = frames(3, 40, 128);
+    frames[777] = f32::INFINITY;
+    let error = ecapa.embed_mel(mel(frames, 128, &ecapa.device())).unwrap_err();
     assert!(matches!(error, EcapaError::NotFinite { .. }), "{error}");
 }
 

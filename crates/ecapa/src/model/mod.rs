@@ -115,8 +115,14 @@ impl Ecapa {
     /// # Errors
     ///
     /// [`EcapaError::TooFewSamples`] below [`EcapaConfig::min_samples`]; [`EcapaError::Rate`];
-    /// [`EcapaError::Mel`].
+    /// [`EcapaError::BadSample`]; [`EcapaError::Mel`].
     pub fn log_mel(&self, audio: &Waveform) -> Result<Tensor<3>, EcapaError> {
+        let bad = audio.samples().iter().position(|x| !x.is_finite());
+        if let Some(index) = bad {
+            // The floor below the logarithm would make silence of it.
+            let value = audio.samples()[index];
+            return Err(EcapaError::BadSample { index, value });
+        }
         let audio = self.resample(audio)?;
         let (found, least) = (audio.len(), self.config.min_samples());
         if found < least {
