@@ -86,7 +86,7 @@ fn say(message: &str) {
 }
 
 /// The error and its causes on one line. A cause that its parent already quotes is left out.
-fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = cause.to_string();

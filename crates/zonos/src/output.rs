@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use zonos_audio::{AtomicFile, ScratchFolder, Unfinished};
 use zonos_checkpoint::Checkpoint;
 
-use crate::failure::{Failure, stdout_failure};
+use crate::failure::{Failure, one_line, stdout_failure};
 
 /// A file to write, or stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,6 +207,20 @@ pub(crate) fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
 
 /// Refuses an output that is one of a checkpoint's files or the parameters beside them.
 pub(crate) fn spares(
+/// The failure of a write to `temporary`, told of `target`: the user knows the file that was asked
+/// for, not the one that would have become it.
+pub(crate) fn of_target(
+    error: impl Into<anyhow::Error>,
+    temporary: &Path,
+    target: &Path,
+) -> Failure {
+    let (from, to) = (
+        temporary.display().to_string(),
+        target.display().to_string(),
+    );
+    Failure::failed(one_line(&error.into()).replace(&from, &to))
+}
+
     checkpoint: &Checkpoint,
     reference: &str,
     outputs: &[(&str, &Path)],

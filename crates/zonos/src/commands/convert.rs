@@ -1,6 +1,6 @@
 //! `zonos convert`: a checkpoint in another format.
 
-use std::panic::{self, AssertUnwindSafe};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use zonos_audio::ScratchFolder;
-use zonos_checkpoint::{Checkpoint, convert_with};
+use zonos_checkpoint::{Checkpoint, CheckpointError, convert_until};
 
 use crate::args::GlobalArgs;
 use crate::failure::{Failure, Outcome};
@@ -89,9 +89,8 @@ fn is_tensor(what: &str) -> bool {
 }
 
 /// Converts with a bar, in a folder beside the target that an interrupt removes. The writer asks
-/// nobody whether to go on, so an interrupt unwinds it.
+/// before every tensor, and within large ones where the format allows it, whether to go on.
 fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
-    struct Interrupt;
     let _stepping = Stepping::begin();
     // A link is followed, as for every other output.
     let target = output
@@ -102,29 +101,19 @@ fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> 
     let name = target.file_name().unwrap_or_default();
     let temporary = scratch.path().join(name);
     let bar = ByteBar::new(quiet);
-    let done = panic::catch_unwind(AssertUnwindSafe(|| {
-        convert_with(input, &temporary, &mut |progress| {
-            if interrupt::requested() {
-                panic::resume_unwind(Box::new(Interrupt));
-            }
-            bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
-        })
-    }));
-    bar.done();
-    match done {
-        Ok(Ok(())) => {}
-        // The user knows the target, not the file that would have become it.
-        Ok(Err(error)) => {
-            let shown = error.to_string();
-            let (from, to) = (
-                temporary.display().to_string(),
-                output.display().to_string(),
-            );
-            return Err(Failure::failed(shown.replace(&from, &to)));
+    let done = convert_until(input, &temporary, &mut |progress| {
+        bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
+        if interrupt::requested() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
-        Err(payload) if payload.is::<Interrupt>() => return Err(Failure::Interrupted),
-        Err(payload) => panic::resume_unwind(payload),
-    }
+    });
+    bar.done();
+    done.map_err(|error| match error {
+        CheckpointError::Stopped { .. } => Failure::Interrupted,
+        error => output::of_target(error, &temporary, output),
+    })?;
     interrupt::check()?;
     std::fs::rename(&temporary, &target)
         .with_context(|| format!("{}: cannot write", output.display()))?;
