@@ -460,3 +460,36 @@ fn a_folder_is_filled_at_once() {
     run(0, &["validate", &ids, &out, "--model", &model]);
     assert!(work.path("out/logits.npy").is_file());
 }
+
+/// The files are written in a folder of their own first, which is nobody's business but ours.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_write_that_fails_names_the_file_that_was_asked_for() {
+    let work = Work::new();
+    let (ids, model, out) = (work.arg("ids.npy"), work.model(), work.arg("out"));
+    run(0, &["prompt", "Hi", &ids, "--model", &model]);
+    let zonos = assert_cmd::cargo::cargo_bin("zonos");
+    // A limit on the size of files, as a disk that is full; without its signal, a write just fails.
+    let limited = |arguments: &str| {
+        let line = format!(
+            "trap '' XFSZ; ulimit -f 64; exec '{}' {arguments}",
+            zonos.display()
+        );
+        let mut command = assert_cmd::Command::new("sh");
+        command.args(["-c", &line]);
+        command
+    };
+    let stderr = work.refuses_with(
+        &mut limited(&format!("validate '{ids}' '{out}' --model '{model}'")),
+        1,
+        &[&format!("{out}/"), ".npy", "cannot write", "too large"],
+    );
+    assert!(!stderr.contains(".zonos-"), "{stderr}");
+    let (codec, to) = (work.codec(), work.arg("b.safetensors"));
+    let stderr = work.refuses_with(
+        &mut limited(&format!("convert '{codec}' '{to}'")),
+        1,
+        &["b.safetensors", "too large"],
+    );
+    assert!(!stderr.contains(".zonos-"), "{stderr}");
+}

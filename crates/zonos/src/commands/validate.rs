@@ -79,7 +79,8 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
         let shape: Vec<usize> = data.shape().iter().copied().collect();
         interrupt::check()?;
         let path = staging.path().join(format!("{name}.npy"));
-        write(&path, &shape, data)?;
+        write(&path, &shape, data)
+            .map_err(|error| output::of_target(error, staging.path(), &args.out))?;
         written.push(json!({ "name": name, "shape": shape }));
     }
     interrupt::check()?;
