@@ -201,3 +201,52 @@ fn help_teaches_by_example() {
     }
     assert!(zonos().arg("--version").output().unwrap().status.success());
 }
+
+/// `--help` lists the exit codes one a line; the README names the same ones, for the same ends.
+#[test]
+fn the_exit_codes_of_the_readme_are_those_of_the_help() {
+    let help = zonos().arg("--help").output().unwrap().stdout;
+    let help = String::from_utf8_lossy(&help);
+    let listed: Vec<&str> = help
+        .split_once("Exit codes:")
+        .expect("a list of exit codes")
+        .1
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| word.bytes().all(|b| b.is_ascii_digit()))
+        .collect();
+    assert_eq!(listed, ["0", "1", "2", "3", "130"]);
+
+    let readme = std::fs::read_to_string(common::fixtures().join("../../README.md")).unwrap();
+    let sentence = readme
+        .split_once("exit codes that scripts can use (")
+        .and_then(|(_, rest)| rest.split_once(')'))
+        .expect("the exit codes of the README")
+        .0
+        .replace('\n', " ");
+    let named: Vec<&str> = sentence
+        .split("; ")
+        .filter_map(|part| part.split_whitespace().next())
+        .collect();
+    assert_eq!(named, listed, "{sentence}");
+    let flat = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (readme, help) in [
+        ("0 done", "0 done"),
+        (
+            "1 a file, a device or the run failed",
+            "1 a file, a device or the run failed",
+        ),
+        (
+            "2 wrong command line or text",
+            "2 the command line or the text is wrong",
+        ),
+        (
+            "3 the length bound, the loop breaker or a full context ended the speech",
+            "3 the length bound, the loop breaker or a full context ended the speech",
+        ),
+        ("130 interrupted", "130 interrupted"),
+    ] {
+        assert!(sentence.contains(readme), "{readme}: {sentence}");
+        assert!(flat.contains(help), "{help}");
+    }
+}
