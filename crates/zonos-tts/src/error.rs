@@ -45,6 +45,12 @@ pub enum TtsError {
     /// The voice does not fit the model.
     #[error(transparent)]
     Voice(#[from] zonos2::VoiceError),
+    /// A voice could not be read or written.
+    #[error(transparent)]
+    VoiceFile(#[from] crate::VoiceFileError),
+    /// A stored voice could not be had or kept.
+    #[error(transparent)]
+    Store(#[from] crate::StoreError),
     /// Backbone and codec do not belong together.
     #[error("the codec does not fit the backbone: {0}")]
     Mismatch(String),

@@ -13,6 +13,8 @@
 //! Speech ends when the model says so. When it does not, a bound on frames a byte of text and a
 //! breaker for repeated frames end it ([`Limits`]), and [`Speech::end`] tells.
 //!
+//! A [`Voice`] is a speaker vector with its provenance; a [`VoiceStore`] keeps voices by name.
+//!
 //! The module [`demo`] holds a tiny random model, so that all of this runs without weights.
 
 pub mod demo;
@@ -21,10 +23,15 @@ mod live;
 mod request;
 mod speech;
 mod tts;
+pub mod voice;
 
 pub use error::TtsError;
 pub use request::{MAX_FADE_MS, Plan, Speaker, SpeakingRate, SpeechRequest};
 pub use speech::{Chunk, Speech, Timings, end_name};
 pub use tts::{STREAM_BLOCK, Tts, TtsBuilder};
+pub use voice::{
+    Provenance, StoreError, StoredVoice, Voice, VoiceFileError, VoiceFormat, VoiceName,
+    VoiceNameError, VoiceStore,
+};
 pub use zonos2::conditioning::Quality;
 pub use zonos2::{EndReason, Limits, SamplerOptions};
