@@ -61,6 +61,22 @@ impl Sizes {
         }
         2.0 * (macs + (width * 7) as f64 * length)
     }
+
+    /// The same for encoding `samples` samples, the search in the codebooks included.
+    pub(crate) fn encode_flops(&self, samples: usize) -> f64 {
+        let (mut width, mut length) = (self.encoder_dim, samples as f64);
+        let mut macs = (7 * width) as f64 * length;
+        for &rate in &self.encoder_rates {
+            macs += (3 * width * width * (7 + 1)) as f64 * length;
+            length /= rate as f64;
+            macs += (width * 2 * width * 2 * rate) as f64 * length;
+            width *= 2;
+        }
+        macs += (width * self.latent_dim * 3) as f64 * length;
+        let dims: usize = self.codebook_dims.iter().sum();
+        macs += (dims * (2 * self.latent_dim + self.codebook_size)) as f64 * length;
+        2.0 * macs
+    }
 }
 
 /// A layer with parameters: name, kind, dimensions.
@@ -333,13 +349,13 @@ fn push_factors(
     out.push((format!("{p}.weight_v"), dims.to_vec(), Rule::Plain));
 }
 
-fn fnv1a64(text: &str) -> u64 {
+pub(crate) fn fnv1a64(text: &str) -> u64 {
     text.bytes().fold(0xCBF2_9CE4_8422_2325, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)
     })
 }
 
-fn philox(mut c: [u64; 4], mut k: [u64; 2]) -> [u64; 4] {
+pub(crate) fn philox(mut c: [u64; 4], mut k: [u64; 2]) -> [u64; 4] {
     let wide = |a: u64, b: u64| {
         let p = u128::from(a) * u128::from(b);
         ((p >> 64) as u64, p as u64)
@@ -399,6 +415,9 @@ mod tests {
             .map(|(_, shape, _)| shape.iter().product::<usize>())
             .sum();
         assert_eq!((tensors.len(), values), (301, 76_651_890));
+        // 61.3 GFLOP a second of audio, and 0.04 for the codebooks.
+        let second = recipe.sizes.encode_flops(44_100);
+        assert!((second / 61.32e9 - 1.0).abs() < 2e-3, "{second:e}");
         // 138.5 GFLOP a second of audio.
         let second = recipe.sizes.decode_flops(861) / 861.0 * 44_100.0 / 512.0;
         assert!((second / 138.5e9 - 1.0).abs() < 2e-3, "{second:e}");

@@ -110,6 +110,50 @@ fn one_weight_is_found_where_it_first_matters() {
     );
 }
 
+/// Where the best two rows of a codebook are as good as equal, either is right, and whatever depends
+/// on the choice is not compared; elsewhere a code is right or wrong.
+#[test]
+fn another_code_is_wrong_where_the_choice_is_sure() {
+    let dir = small_folder();
+    let golden = dir.path().join("golden.safetensors");
+    let frame = 5;
+    edit(&golden, |t| {
+        // The first of 64 rows, int64; another row.
+        let codes = &mut t.get_mut("enc.codes").unwrap().2;
+        codes[8 * frame] ^= 1;
+    });
+    let report = run(&request(&dir)).unwrap();
+    assert_eq!(
+        report.first_divergence().unwrap().key,
+        "enc.codes",
+        "{report}"
+    );
+
+    edit(&golden, |t| {
+        set_f32(t.get_mut("enc.margin").unwrap(), frame, 5e-5)
+    });
+    let report = run(&request(&dir)).unwrap();
+    let failed: Vec<_> = report.rows.iter().filter(|r| r.miss.is_some()).collect();
+    // The recorded lead is no longer the true one.
+    assert!(failed.iter().all(|r| r.key == "enc.margin"), "{report}");
+    assert!(
+        report.skipped.iter().any(|s| s.key == "enc.recon"),
+        "{report}"
+    );
+}
+
+#[test]
+fn one_weight_of_the_encoder_is_found() {
+    let dir = small_folder();
+    edit(&dir.path().join("folded.safetensors"), |t| {
+        let weight = t.get_mut("encoder.block.2.block.4.weight").unwrap();
+        let old = get_f32(weight, 5);
+        set_f32(weight, 5, old + 0.01);
+    });
+    let report = run(&request(&dir)).unwrap();
+    assert_eq!(report.first_divergence().unwrap().key, "enc.2", "{report}");
+}
+
 #[test]
 fn one_weight_of_the_backbone_is_found() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! The codec's decoder at full size, with weights drawn by a recipe.
+//! The codec at full size, with weights drawn by a recipe.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context;
-use zonos_audio::Codes;
+use zonos_audio::{Codes, Waveform};
 use zonos_dac::Dac;
 
 use super::torch::Torch;
@@ -14,6 +14,8 @@ use crate::dac_recipe::{Recipe, Sizes, draw_codes};
 /// About one second and about five seconds of audio.
 const FRAMES: [usize; 2] = [86, 430];
 const SEED: u64 = 20440;
+/// Seconds of audio to encode.
+const SECONDS: usize = 10;
 /// A minute of audio, for the memory line.
 const MINUTE: usize = 5168;
 
@@ -26,12 +28,17 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
     let sizes = &recipe.sizes;
     let mut torch = match &bench.python {
         Some(python) => {
-            let rates: Vec<_> = sizes.decoder_rates.iter().map(usize::to_string).collect();
+            let list = |rates: &[usize]| {
+                let rates: Vec<_> = rates.iter().map(usize::to_string).collect();
+                rates.join(",")
+            };
             let args = [
                 "--weights".to_owned(),
                 file.display().to_string(),
                 "--rates".to_owned(),
-                rates.join(","),
+                list(&sizes.decoder_rates),
+                "--encoder-rates".to_owned(),
+                list(&sizes.encoder_rates),
                 "--threads".to_owned(),
                 bench.threads.to_string(),
             ];
@@ -60,6 +67,26 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
             audio: Some((frames * sizes.hop()) as f64 / sizes.sample_rate as f64),
         });
     }
+    let samples = SECONDS * sizes.sample_rate;
+    let sound = (0..samples).map(|i| 0.3 * (i as f32 * 0.05).sin() * (i as f32 * 0.0011).cos());
+    let audio = Waveform::new(sound.collect(), sizes.sample_rate as u32);
+    let ours = || -> anyhow::Result<()> {
+        std::hint::black_box(dac.encode(&audio, None)?);
+        Ok(())
+    };
+    let command = format!("encode {samples}");
+    let (ours, torch) = match &mut torch {
+        Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
+        None => bench.race(ours, None)?,
+    };
+    lines.push(Measurement {
+        name: format!("dac encode, {SECONDS} s"),
+        ours,
+        torch,
+        floor: Some(sizes.encode_flops(samples) / bench.machine.matmul_flops),
+        floor_basis: Some("convolution FLOPs at the f32 matmul rate"),
+        audio: Some(SECONDS as f64),
+    });
     Ok(lines)
 }
 

@@ -1,13 +1,14 @@
-//! Time and memory of decoding with the full-size model.
+//! Time and memory of decoding and encoding with the full-size model.
 //!
-//! `ZONOS_DAC_FULL=weights.pth cargo bench -p zonos-dac -- 86 430` decodes that many frames. CPU
+//! `ZONOS_DAC_FULL=weights.pth cargo bench -p zonos-dac -- 86 430` decodes that many frames and
+//! encodes as much audio. CPU
 //! time is printed beside wall time: it tells something on a busy machine too. `cargo xtask bench`
 //! compares with PyTorch.
 
 use std::time::Instant;
 
 use burn::tensor::Device;
-use zonos_audio::Codes;
+use zonos_audio::{Codes, Waveform};
 use zonos_dac::Dac;
 
 /// CPU seconds that this process's threads have used.
@@ -37,6 +38,28 @@ fn codes(dac: &Dac, frames: usize) -> Codes {
     Codes::new(frames, q, values).expect("a table of this size")
 }
 
+fn sound(dac: &Dac, frames: usize) -> Waveform {
+    let samples = (0..frames * dac.config().hop()).map(|i| 0.3 * (i as f32 * 0.05).sin());
+    Waveform::new(samples.collect(), dac.config().sample_rate as u32)
+}
+
+/// Runs four times and prints the best.
+fn measure(what: &str, mut run: impl FnMut()) {
+    let (mut best_wall, mut best_cpu) = (f64::MAX, f64::MAX);
+    for _ in 0..4 {
+        let (wall, cpu) = (Instant::now(), cpu_seconds());
+        run();
+        best_wall = best_wall.min(wall.elapsed().as_secs_f64());
+        if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
+            best_cpu = best_cpu.min(after - before);
+        }
+    }
+    println!(
+        "{what}: best of 4 {best_wall:.3} s, CPU {best_cpu:.3} s, peak memory {} MB",
+        peak_memory().unwrap_or_default()
+    );
+}
+
 fn main() {
     let Ok(weights) = std::env::var("ZONOS_DAC_FULL") else {
         println!("ZONOS_DAC_FULL (a file of full-size weights) is unset: nothing is measured");
@@ -50,20 +73,13 @@ fn main() {
     }
     let dac = Dac::load(weights, &Device::flex()).expect("weights");
     for frames in lengths {
-        let codes = codes(&dac, frames);
-        let (mut best_wall, mut best_cpu) = (f64::MAX, f64::MAX);
-        for _ in 0..4 {
-            let (wall, cpu) = (Instant::now(), cpu_seconds());
-            std::hint::black_box(dac.decode(&codes).expect("decode"));
-            best_wall = best_wall.min(wall.elapsed().as_secs_f64());
-            if let (Some(before), Some(after)) = (cpu, cpu_seconds()) {
-                best_cpu = best_cpu.min(after - before);
-            }
-        }
         let seconds = frames as f64 * dac.config().hop() as f64 / dac.config().sample_rate as f64;
-        println!(
-            "{frames} frames ({seconds:.2} s): best of 4 {best_wall:.3} s, CPU {best_cpu:.3} s, peak memory {} MB",
-            peak_memory().unwrap_or_default()
-        );
+        let (codes, sound) = (codes(&dac, frames), sound(&dac, frames));
+        measure(&format!("decode {frames} frames ({seconds:.2} s)"), || {
+            std::hint::black_box(dac.decode(&codes).expect("decode"));
+        });
+        measure(&format!("encode {frames} frames ({seconds:.2} s)"), || {
+            std::hint::black_box(dac.encode(&sound, None).expect("encode"));
+        });
     }
 }
