@@ -73,15 +73,36 @@ fn dac_tiny() {
         "stream.crossfade_wav",
         "fade50.cpp",
         "pcm16",
+        "enc.padded",
+        "enc.4",
+        "enc.z",
+        "enc.latents",
+        "enc.codes",
+        "windowed.enc.codes",
+        "enc.margin",
+        "enc.recon",
+        "enc.n4.codes",
+        "enc.n4.z_q",
     ] {
         assert_eq!(compared(&report, key), 4, "{key}\n{report}");
     }
+    assert!(
+        report
+            .skipped
+            .iter()
+            .all(|s| matches!(s.reason, SkipReason::Input(_))),
+        "{report}"
+    );
 }
 
 #[test]
 fn dac_with_an_odd_rate() {
-    assert_eq!(compared(&compare("dac/alt"), "wav"), 4);
-    assert_eq!(compared(&compare("dac/odd"), "wav"), 5);
+    for (folder, containers) in [("dac/alt", 4), ("dac/odd", 5)] {
+        let report = compare(folder);
+        for key in ["wav", "enc.z", "enc.codes", "enc.z_q"] {
+            assert_eq!(compared(&report, key), containers, "{key}\n{report}");
+        }
+    }
 }
 
 #[test]
@@ -116,9 +137,22 @@ fn dac_gradients() {
     ] {
         assert_eq!(compared(&report, key), 1, "{key}\n{report}");
     }
-    let skipped = |key: &str| report.skipped.iter().find(|s| s.key == key);
-    assert!(matches!(
-        skipped("encode.loss").map(|s| &s.reason),
-        Some(SkipReason::NotApplicable(_))
-    ));
+    for key in [
+        "encode.loss",
+        "encode.term.commitment",
+        "encode.grad.wav",
+        "encode.grad.encoder_out",
+        "encode.grad.encoder.block.1.block.4.weight_g",
+        "encode.grad.encoder.block.4.block.4.weight.sample",
+        "encode.grad.quantizer.quantizers.0.in_proj.weight_v",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+    assert!(
+        report
+            .skipped
+            .iter()
+            .all(|s| matches!(s.reason, SkipReason::Input(_))),
+        "{report}"
+    );
 }
