@@ -206,7 +206,6 @@ pub trait SpeechBackend: Backend {
 }
 
 #[cfg(feature = "ndarray")]
-#[allow(deprecated)] // kept as a second, independent CPU implementation for golden-diff
 impl SpeechBackend for burn::backend::NdArray {}
 
 #[cfg(feature = "cubecl")]
