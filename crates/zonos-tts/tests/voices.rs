@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use proptest::prelude::*;
 use zonos_tts::{Provenance, Voice, VoiceFileError, VoiceFormat};
 
 fn fixture(name: &str) -> PathBuf {
@@ -260,4 +261,59 @@ fn a_packed_array_is_counted_as_it_comes_out() {
     fs::write(&path, bytes).unwrap();
     let error = Voice::load(&path).unwrap_err().to_string();
     assert!(error.contains("liar.npz"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_taken_over_becomes_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let voice = Voice::import(fixture("f4.npy")).unwrap();
+    let from = voice.provenance();
+    assert_eq!(from.source.as_deref(), Some("f4.npy"));
+    // As sha256sum computes it.
+    assert_eq!(
+        from.source_sha256.as_deref(),
+        Some("4997b0d461d9302dfd5c587c94d5c7d6f8cabbb499e10d4ea4b11b914f8c576b")
+    );
+    assert!(from.date.is_some() && from.library.is_some());
+    // A voice that knows where it came from keeps that.
+    let path = dir.path().join("copy.safetensors");
+    voice.save(&path).unwrap();
+    assert_eq!(Voice::import(&path).unwrap(), voice);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Files are strangers': damaged anywhere, they are read or refused.
+    #[test]
+    fn damage_never_panics(
+        which in 0..6_usize,
+        at in any::<prop::sample::Index>(),
+        byte: u8,
+        cut in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let names = ["f4.npy", "record.npy", "emb.npz", "only.npz", "record.npz", "saved"];
+        let mut bytes = match names[which] {
+            "saved" => {
+                let dir = tempfile::tempdir().unwrap();
+                let path = dir.path().join("v.safetensors");
+                let voice = Voice::new(vector(), Provenance::now()).unwrap();
+                voice.save(&path).unwrap();
+                fs::read(path).unwrap()
+            }
+            name => fs::read(fixture(name)).unwrap(),
+        };
+        let index = at.index(bytes.len());
+        bytes[index] = byte;
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.npz");
+        fs::write(&path, bytes).unwrap();
+        match Voice::load(&path) {
+            Ok(voice) => prop_assert!(voice.vector().iter().all(|x| x.is_finite())),
+            Err(error) => prop_assert!(error.to_string().contains("v.npz")),
+        }
+    }
 }
