@@ -8,6 +8,7 @@
 //! * [`npy`]: `.npy` arrays in and out, safe on files from strangers;
 //! * [`resample`]: sample rates, as `torchaudio` converts them;
 //! * [`stft`], [`mel`]: spectra and mel spectrograms, as `torch` and `torchaudio` make them;
+//! * [`spectrum`], [`plot`]: levels over time and frequency, and pictures of them;
 //! * [`fade`]: the fade-out, whole or streamed;
 //! * [`AtomicFile`]: output that appears complete or not at all; [`ScratchFolder`] for what is
 //!   temporary by intent.
@@ -29,13 +30,16 @@
 pub mod atomic;
 pub mod codes;
 pub mod decode;
+pub mod encode;
 pub mod fade;
 pub mod levels;
 pub mod mel;
 pub mod npy;
+pub mod plot;
 pub mod reference;
 pub mod resample;
 pub mod scratch;
+pub mod spectrum;
 pub mod stft;
 pub mod wav;
 pub mod waveform;
