@@ -50,6 +50,138 @@ pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     Ok(AtomicFile::create(path).map(drop)?)
 }
 
+/// Only `zonos tts --output` can write to stdout. Anywhere else `-` would become a file of that name.
+fn no_dash(path: &Path) -> Result<(), Failure> {
+    if path == Path::new("-") {
+        return Err(Failure::usage(
+            "- is no file name here: this output cannot go to stdout; for a file of that name give ./-",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that files can be created in `folder`, by creating and removing one.
+pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    if !folder.exists() {
+        return Err(anyhow!(
+            "the folder {} does not exist; create it first",
+            folder.display()
+        ));
+    }
+    if !folder.is_dir() {
+        return Err(anyhow!("{} is a file, not a folder", folder.display()));
+    }
+    tempfile::Builder::new()
+        .prefix(".zonos-probe-")
+        .tempfile_in(folder)
+        .map(drop)
+        .map_err(|error| {
+            anyhow!(
+                "the folder {} is not writable: {}",
+                folder.display(),
+                error
+                    .get_ref()
+                    .and_then(|inner| inner.source().map(ToString::to_string))
+                    .unwrap_or_else(|| error.kind().to_string())
+            )
+        })
+}
+
+/// Checks that files can be created in `folder`, or that `folder` itself can be created.
+pub(crate) fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
+    no_dash(folder)?;
+    if folder.exists() {
+        check_folder(folder)?;
+    } else {
+        check_folder(folder_of(folder))
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// Creates the folder that a command fills, or accepts one that is there.
+pub(crate) fn make_folder(folder: &Path) -> Result<(), Failure> {
+    check_folder_or_parent(folder)?;
+    if folder.exists() {
+        return Ok(());
+    }
+    std::fs::create_dir(folder)
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    Ok(())
+}
+
+/// Files for a folder that appear in it together, once all of them are written.
+pub(crate) struct Staging {
+    // Dropped in this order: what was written goes before the folder that it lies in.
+    scratch: ScratchFolder,
+    created: Option<Created>,
+    folder: PathBuf,
+}
+
+/// A folder that is taken away again unless its files arrive.
+struct Created {
+    folder: PathBuf,
+    _entry: Unfinished,
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        // Fails, as it should, when something lies in it.
+        let _ = std::fs::remove_dir(&self.folder);
+    }
+}
+
+impl Staging {
+    /// Begins to fill `folder`, creating it where it does not exist.
+    pub(crate) fn begin(folder: &Path) -> Result<Self, Failure> {
+        check_folder_or_parent(folder)?;
+        let mut created = None;
+        if !folder.exists() {
+            make_folder(folder)?;
+            created = Some(Created {
+                folder: folder.to_path_buf(),
+                _entry: Unfinished::new(folder),
+            });
+        }
+        // Inside the folder, so that the files only need to be renamed.
+        let scratch = ScratchFolder::create_in(folder, ".zonos-")
+            .with_context(|| format!("cannot create a folder in {}", folder.display()))?;
+        Ok(Self {
+            scratch,
+            created,
+            folder: folder.to_path_buf(),
+        })
+    }
+
+    /// Where to write the files.
+    pub(crate) fn path(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Moves all files into the folder.
+    pub(crate) fn commit(self) -> Result<(), Failure> {
+        let failed = || format!("cannot write into {}", self.folder.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(self.path()).with_context(failed)? {
+            let entry = entry.with_context(failed)?;
+            let target = self.folder.join(entry.file_name());
+            if target.is_dir() {
+                return Err(Failure::failed(format!(
+                    "{}: is a directory; give another folder",
+                    target.display()
+                )));
+            }
+            files.push((entry.path(), target));
+        }
+        for (from, to) in files {
+            std::fs::rename(from, &to)
+                .with_context(|| format!("{}: cannot write", to.display()))?;
+        }
+        drop(self.created);
+        Ok(())
+    }
+}
+
 /// The failure of a write to `temporary`, told of `target`: the user knows the file that was asked
 /// for, not the one that would have become it.
 pub(crate) fn of_target(
