@@ -1,10 +1,11 @@
-//! `cargo xtask fixtures`: the fixtures are copies; this keeps them so.
+//! `cargo xtask fixtures`: the fixtures are copies; this keeps them so. It also makes what is too large
+//! to be one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::workspace;
+use crate::{dac_recipe, ecapa_recipe, workspace};
 
 /// Fixtures travel with every clone.
 const MOST_BYTES: u64 = 40_000_000;
@@ -14,9 +15,36 @@ pub(crate) struct Args {
     /// Copy what differs, instead of only naming it
     #[arg(long)]
     copy: bool,
+    /// Write a full-size checkpoint of random numbers to --out and do nothing else; its goldens are
+    /// among the fixtures
+    #[arg(long, value_name = "WHICH", requires = "out", conflicts_with = "copy")]
+    make: Option<Make>,
+    /// Where --make writes: a folder for ecapa-full (24 MB), a .safetensors file for dac-full (306 MB)
+    #[arg(long, value_name = "PATH", requires = "make")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Make {
+    /// The speaker encoder; name the folder to the tests with $ZONOS_ECAPA_FULL
+    EcapaFull,
+    /// The codec; name the file to the tests with $ZONOS_DAC_FULL
+    DacFull,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
+    if let (Some(make), Some(out)) = (args.make, &args.out) {
+        match make {
+            Make::EcapaFull => {
+                ecapa_recipe::Recipe::full(ecapa_recipe::FULL_SEED).write(out)?;
+            }
+            Make::DacFull => {
+                dac_recipe::Recipe::load(&workspace::fixtures().join("dac/full"))?.write(out)?;
+            }
+        }
+        println!("{}: written", out.display());
+        return Ok(true);
+    }
     let Some(source) = workspace::goldens()? else {
         anyhow::bail!(
             "${} is not set; name the folder that the fixtures were copied from",

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use golden_diff::{Component, Counts, GoldenError, Override, Report, Request};
 
-use crate::{dac_recipe, workspace};
+use crate::{dac_recipe, ecapa_recipe, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: zonos2, dac, zonos2-gradients or dac-gradients
+    /// Only this component: zonos2, dac, ecapa, audio, or one of them with -gradients behind it
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Where to run: cpu, flex, ndarray, cuda or cuda:N, wgpu, vulkan or vulkan:N, metal
@@ -93,15 +93,22 @@ fn compare(request: &mut Request, listed: bool) -> anyhow::Result<Option<Report>
         Err(GoldenError::WrongComponent { .. } | GoldenError::Unrecognised { .. }) if listed => {
             Ok(None)
         }
-        // The full-size codec: its weights are numbers of a recipe, too many to store.
+        // Full-size models: their weights are numbers of a recipe, too many to store.
         Err(GoldenError::NoCheckpoint { dir }) if dir.join(dac_recipe::FACTS).is_file() => {
             let folder = tempfile::Builder::new().prefix("golden-diff-").tempdir()?;
-            let recipe = dac_recipe::Recipe::load(&dir)?;
-            let file = folder.path().join("recipe.safetensors");
-            recipe
-                .write(&file)
-                .with_context(|| format!("{}: cannot make its weights", dir.display()))?;
-            request.checkpoint = Some(file);
+            let made = match ecapa_recipe::Recipe::load(&dir)? {
+                Some(recipe) => {
+                    let made = folder.path().to_path_buf();
+                    recipe.write(&made).map(|()| made)
+                }
+                None => {
+                    let made = folder.path().join("recipe.safetensors");
+                    dac_recipe::Recipe::load(&dir)?.write(&made).map(|()| made)
+                }
+            };
+            let made =
+                made.with_context(|| format!("{}: cannot make its weights", dir.display()))?;
+            request.checkpoint = Some(made);
             let report = golden_diff::run(request);
             request.checkpoint = None;
             let mut report = report?;
@@ -123,6 +130,7 @@ fn known_folders() -> anyhow::Result<Vec<PathBuf>> {
             let area = base.join(area);
             if area.is_dir() {
                 found.extend(children(&area)?);
+                found.push(area);
             }
         }
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod dac_recipe;
+mod ecapa_recipe;
 mod fixtures;
 mod golden_diff;
 mod workspace;
@@ -28,7 +29,8 @@ enum Task {
     GoldenDiff(golden_diff::Args),
     /// Measure speed beside PyTorch and beside what the machine allows
     Bench(bench::Args),
-    /// Compare the fixtures with the goldens they were copied from, or copy them again
+    /// Compare the fixtures with the goldens they were copied from, copy them again, or make
+    /// full-size checkpoints of random numbers
     Fixtures(fixtures::Args),
     /// Run every check that continuous integration runs
     Ci,

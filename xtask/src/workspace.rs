@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use zonos_audio::AtomicFile;
 
-/// Environment variable that names a folder of larger goldens (`zonos2/*`, `dac/*`,
-/// `gradients/*` inside).
+/// Environment variable that names a folder of larger goldens (`zonos2/*`, `dac/*`, `ecapa/*`,
+/// `audio`, `gradients/*` inside).
 pub(crate) const GOLDENS: &str = "ZONOS_GOLDENS";
 
-/// Folders of golden folders, among the fixtures and in `$ZONOS_GOLDENS`.
-pub(crate) const GOLDEN_AREAS: [&str; 3] = ["zonos2", "dac", "gradients"];
+/// Folders of golden folders, or golden folders themselves, among the fixtures and in `$ZONOS_GOLDENS`.
+pub(crate) const GOLDEN_AREAS: [&str; 5] = ["zonos2", "dac", "ecapa", "audio", "gradients"];
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {

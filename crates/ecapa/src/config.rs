@@ -140,7 +140,9 @@ impl EcapaConfig {
         };
         let need = |name: &str| {
             shape(name).ok_or_else(|| {
-                format!("no tensor {name}.weight of three axes: this is no ECAPA-TDNN speaker encoder")
+                format!(
+                    "no tensor {name}.weight of three axes: this is no ECAPA-TDNN speaker encoder"
+                )
             })
         };
         let [first, mel_dim, taps] = need("blocks.0.conv")?;
@@ -215,7 +217,11 @@ impl EcapaConfig {
         }
         within("mel_dim", self.mel_dim, 1 << 12)?;
         within("enc_dim", self.enc_dim, 1 << 16)?;
-        within("enc_attention_channels", self.enc_attention_channels, 1 << 16)?;
+        within(
+            "enc_attention_channels",
+            self.enc_attention_channels,
+            1 << 16,
+        )?;
         within("enc_se_channels", self.enc_se_channels, 1 << 16)?;
         within("enc_res2net_scale", self.enc_res2net_scale, 1 << 10)?;
         within("sample_rate", self.sample_rate, 1_000_000)?;

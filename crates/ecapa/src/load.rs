@@ -130,12 +130,7 @@ impl Source<'_> {
         }
     }
 
-    fn conv(
-        &self,
-        name: &str,
-        shape: [usize; 3],
-        dilation: usize,
-    ) -> Result<Conv, LoadError> {
+    fn conv(&self, name: &str, shape: [usize; 3], dilation: usize) -> Result<Conv, LoadError> {
         Ok(Conv::new(
             self.tensor(&format!("{name}.weight"), shape)?,
             self.tensor(&format!("{name}.bias"), [shape[0]])?,
@@ -143,12 +138,7 @@ impl Source<'_> {
         ))
     }
 
-    fn tdnn(
-        &self,
-        name: &str,
-        shape: [usize; 3],
-        dilation: usize,
-    ) -> Result<Tdnn, LoadError> {
+    fn tdnn(&self, name: &str, shape: [usize; 3], dilation: usize) -> Result<Tdnn, LoadError> {
         let conv = self.conv(&format!("{name}.conv"), shape, dilation)?;
         Ok(Tdnn { conv })
     }

@@ -21,7 +21,12 @@ const STAGE_FROM_WAV: f32 = 1e-3;
 const STAGE_OF_SILENCE: f32 = 5e-3;
 
 const CONTAINERS: [&str; 6] = [
-    "tiny/hf", "tiny/hf-f32", "tiny/qwen", "alt/hf", "alt/hf-f32", "alt/qwen",
+    "tiny/hf",
+    "tiny/hf-f32",
+    "tiny/qwen",
+    "alt/hf",
+    "alt/hf-f32",
+    "alt/qwen",
 ];
 
 fn golden_of(container: &str) -> Golden {
@@ -85,7 +90,10 @@ fn check_sums(ours: &[f32], theirs: &[f64], key: &str) {
     ];
     let scale = [theirs[1].max(1.0), theirs[1].max(1.0), theirs[2].max(1.0)];
     for ((a, b), scale) in sums.iter().zip(theirs).zip(scale) {
-        assert!((a - b).abs() <= 2e-6 * scale, "{key}: {sums:?}, not {theirs:?}");
+        assert!(
+            (a - b).abs() <= 2e-6 * scale,
+            "{key}: {sums:?}, not {theirs:?}"
+        );
     }
 }
 
@@ -148,8 +156,7 @@ fn wav_files_give_the_golden_vectors() {
 #[test]
 fn reports_are_clean_and_configurations_are_the_files() {
     for container in CONTAINERS {
-        let checkpoint =
-            Checkpoint::open(fixture(&format!("ecapa/{container}"))).unwrap();
+        let checkpoint = Checkpoint::open(fixture(&format!("ecapa/{container}"))).unwrap();
         let planned = Ecapa::check(&checkpoint).unwrap();
         let options = LoadOptions::default();
         let (ecapa, report) = Ecapa::load_with(&checkpoint, &options, &Device::flex()).unwrap();

@@ -92,7 +92,11 @@ fn compare(case: &str, name: &str, ours: &[f32], golden: &Golden, facts: &Value)
     let slack = tol * full * (ours.len() as f64).sqrt();
     within("sum", (wide().sum::<f64>() - number("sum")).abs(), slack);
     let turned = wide().enumerate().map(|(i, v)| v * (0.1 * i as f64).cos());
-    within("cossum", (turned.sum::<f64>() - number("cossum")).abs(), slack);
+    within(
+        "cossum",
+        (turned.sum::<f64>() - number("cossum")).abs(),
+        slack,
+    );
     within("norm", (norm(wide()) - full).abs(), tol * full);
     used
 }
@@ -106,7 +110,9 @@ fn check(case: &str) {
     let device = Device::flex().autodiff();
     let checkpoint = Checkpoint::open(fixture("ecapa/tiny/hf-f32")).unwrap();
     let (ecapa, _) = Ecapa::load_with(&checkpoint, &LoadOptions::training(), &device).unwrap();
-    let mel = golden.mel(&format!("{case}.in.mel"), &device).require_grad();
+    let mel = golden
+        .mel(&format!("{case}.in.mel"), &device)
+        .require_grad();
     let r = golden.f32(&format!("{case}.in.r"));
     let r = Tensor::<2>::from_data(TensorData::new(r.clone(), [1, r.len()]), &device);
     let loss = (ecapa.forward(mel.clone(), &mut Tap::off()).unwrap() * r).sum();

@@ -85,11 +85,20 @@ fn the_shortest_clip_and_what_is_shorter() {
         let error = ecapa
             .forward(mel(frames(1, count, 128), 128, &device), &mut Tap::off())
             .unwrap_err();
-        assert!(matches!(error, EcapaError::TooFewFrames { least: 5, .. }), "{error}");
+        assert!(
+            matches!(error, EcapaError::TooFewFrames { least: 5, .. }),
+            "{error}"
+        );
     }
     let narrow = mel(frames(1, 20, 80), 80, &device);
     let error = ecapa.forward(narrow, &mut Tap::off()).unwrap_err();
-    assert!(matches!(error, EcapaError::Bands { expected: 128, found: 80 }));
+    assert!(matches!(
+        error,
+        EcapaError::Bands {
+            expected: 128,
+            found: 80
+        }
+    ));
 }
 
 #[test]
@@ -100,10 +109,15 @@ fn no_rate_and_no_numbers_are_refused() {
     let mut samples = frames(3, 24_000, 1);
     samples[12_000] = f32::NAN;
     let error = ecapa.embed(&Waveform::new(samples, 24_000)).unwrap_err();
-    assert!(matches!(error, EcapaError::BadSample { index: 12_000, .. }), "{error}");
+    assert!(
+        matches!(error, EcapaError::BadSample { index: 12_000, .. }),
+        "{error}"
+    );
     let mut frames = frames(3, 40, 128);
     frames[777] = f32::INFINITY;
-    let error = ecapa.embed_mel(mel(frames, 128, &ecapa.device())).unwrap_err();
+    let error = ecapa
+        .embed_mel(mel(frames, 128, &ecapa.device()))
+        .unwrap_err();
     assert!(matches!(error, EcapaError::NotFinite { .. }), "{error}");
 }
 
@@ -139,7 +153,10 @@ fn configurations_that_do_not_fit_are_refused_by_name() {
         let folder = with_config(|json| json[field] = value.clone());
         let error = Ecapa::load(folder.path(), &device).unwrap_err().to_string();
         assert!(error.contains(needle), "{field} = {value}: {error}");
-        assert!(error.contains(&folder.path().display().to_string()), "{error}");
+        assert!(
+            error.contains(&folder.path().display().to_string()),
+            "{error}"
+        );
     }
 }
 
@@ -148,7 +165,11 @@ fn sizes_are_inferred_where_there_is_no_configuration() {
     let device = Device::flex();
     for container in ["tiny/hf", "tiny/qwen"] {
         let folder = tempfile::tempdir().unwrap();
-        copy(&fixture(&format!("ecapa/{container}")), folder.path(), "model.safetensors");
+        copy(
+            &fixture(&format!("ecapa/{container}")),
+            folder.path(),
+            "model.safetensors",
+        );
         let inferred = Ecapa::load(folder.path(), &device).unwrap();
         assert_eq!(inferred.config(), tiny().config(), "{container}");
     }
@@ -156,8 +177,13 @@ fn sizes_are_inferred_where_there_is_no_configuration() {
     let folder = tempfile::tempdir().unwrap();
     copy(&fixture("ecapa/alt/hf"), folder.path(), "model.safetensors");
     let error = Ecapa::load(folder.path(), &device).unwrap_err().to_string();
-    assert!(error.contains("dilations") && error.contains("config.json"), "{error}");
-    let error = Ecapa::load(fixture("dac/tiny/hf"), &device).unwrap_err().to_string();
+    assert!(
+        error.contains("dilations") && error.contains("config.json"),
+        "{error}"
+    );
+    let error = Ecapa::load(fixture("dac/tiny/hf"), &device)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("blocks.0.conv.weight"), "{error}");
 }
 

@@ -20,7 +20,9 @@ pub enum ReferenceError {
     #[error("the reference audio has a sample rate of 0 Hz")]
     NoRate,
     /// Samples that are NaN or infinite.
-    #[error("the reference audio holds {count} samples that are not numbers, the first at {seconds:.2} s")]
+    #[error(
+        "the reference audio holds {count} samples that are not numbers, the first at {seconds:.2} s"
+    )]
     NotFinite {
         /// How many.
         count: usize,
@@ -113,7 +115,10 @@ mod tests {
         // As long as the shortest, at a rate that 0.3 s do not fit evenly.
         let shortest = Waveform::new(noise(-20.0, 13_230), 44_100);
         assert_eq!(check_reference(&shortest), Ok(()));
-        assert_eq!(check_reference(&Waveform::new(noise(-20.0, 3307), 11_025)), Ok(()));
+        assert_eq!(
+            check_reference(&Waveform::new(noise(-20.0, 3307), 11_025)),
+            Ok(())
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod backbone;
 mod dac;
+mod ecapa;
 mod kernels;
 mod machine;
 mod torch;
@@ -22,7 +23,7 @@ use machine::Machine;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: backbone, dac, kernels or memory
+    /// Only this component: backbone, dac, ecapa, kernels or memory
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -52,8 +53,10 @@ pub(crate) struct Args {
 enum Component {
     /// A decode step of the backbone at the released widths
     Backbone,
-    /// The codec's decoder at full size
+    /// The codec at full size, decoding and encoding
     Dac,
+    /// The speaker encoder at full size, on ten seconds
+    Ecapa,
     /// Matrix-vector products over weights that no cache holds
     Kernels,
     /// Peak memory of decoding a minute of audio
@@ -182,6 +185,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     }
     if wants(Component::Dac) {
         lines.extend(dac::run(&bench)?);
+    }
+    if wants(Component::Ecapa) {
+        lines.extend(ecapa::run(&bench)?);
     }
     let memory = if wants(Component::Memory) {
         dac::peak_memory(&bench)?

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, inspect, plan};
 use zonos_dac::Dac;
+use zonos_ecapa::Ecapa;
 use zonos2::Zonos2;
 
 use crate::args::GlobalArgs;
@@ -98,6 +99,7 @@ fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
     let result = match kind {
         ModelKind::Zonos2 => plan_backbone(checkpoint),
         ModelKind::Dac => Dac::check(checkpoint).map_err(anyhow::Error::from),
+        ModelKind::Ecapa => Ecapa::check(checkpoint).map_err(anyhow::Error::from),
         _ => return Load::NoLoader,
     };
     match result {
