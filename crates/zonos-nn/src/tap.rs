@@ -45,7 +45,10 @@ impl Tap {
     /// Shows `x` under `name`.
     pub fn record<const D: usize, K: Basic>(&mut self, name: impl Display, x: &Tensor<D, K>) {
         if let Some(records) = &mut self.records {
-            records.push((name.to_string(), x.clone().into_data()));
+            let data = x.clone().into_data();
+            // GPU backends copy to the host at first access; by then the model may have reused the buffer.
+            let _ = data.as_bytes();
+            records.push((name.to_string(), data));
         }
     }
 
