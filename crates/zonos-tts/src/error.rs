@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use zonos_audio::decode::DecodeError;
+use zonos_audio::reference::ReferenceError;
 use zonos_dac::DacError;
+use zonos_ecapa::EcapaError;
 use zonos2::Zonos2Error;
 
 /// Why a text was not spoken.
@@ -51,6 +54,40 @@ pub enum TtsError {
     /// A stored voice could not be had or kept.
     #[error(transparent)]
     Store(#[from] crate::StoreError),
+    /// The pipeline was built without a speaker encoder.
+    #[error(
+        "cloning a voice needs a speaker encoder, and none was given; name one when the models are opened"
+    )]
+    NoSpeakerEncoder,
+    /// The speaker encoder's vectors are not the backbone's.
+    #[error(
+        "the speaker encoder {encoder} makes vectors of {found} numbers, and the backbone takes {expected}; give the encoder that belongs to the backbone"
+    )]
+    EncoderWidth {
+        /// Name of the encoder.
+        encoder: String,
+        /// Numbers in its vectors.
+        found: usize,
+        /// Numbers that the backbone takes.
+        expected: usize,
+    },
+    /// A recording makes no voice.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// The recording in a file makes no voice.
+    #[error("{name}: {source}")]
+    Recording {
+        /// The file.
+        name: String,
+        /// Why.
+        source: ReferenceError,
+    },
+    /// A recording could not be decoded.
+    #[error(transparent)]
+    Audio(#[from] DecodeError),
+    /// The speaker encoder failed.
+    #[error(transparent)]
+    Encoder(#[from] EcapaError),
     /// Backbone and codec do not belong together.
     #[error("the codec does not fit the backbone: {0}")]
     Mismatch(String),
@@ -102,6 +139,9 @@ impl TtsError {
                 | Self::OutOfRange { .. }
                 | Self::Conditioning(_)
                 | Self::Voice(_)
+                | Self::Reference(_)
+                | Self::Recording { .. }
+                | Self::Audio(_)
         )
     }
 }

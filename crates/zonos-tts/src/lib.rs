@@ -18,6 +18,7 @@
 //! The module [`demo`] holds a tiny random model, so that all of this runs without weights.
 
 pub mod demo;
+mod encoder;
 mod error;
 mod live;
 mod request;
@@ -25,6 +26,7 @@ mod speech;
 mod tts;
 pub mod voice;
 
+pub use encoder::{CLONE_LIMITS, SpeakerEncoder};
 pub use error::TtsError;
 pub use request::{MAX_FADE_MS, Plan, Speaker, SpeakingRate, SpeechRequest};
 pub use speech::{Chunk, Speech, Timings, end_name};

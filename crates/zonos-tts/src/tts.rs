@@ -1,20 +1,20 @@
 //! The two halves together, and the two ways to run them.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use burn::tensor::Device;
 use zonos_audio::{Codes, Waveform};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
-use zonos_dac::Dac;
-use zonos2::{EndReason, Generation, Zonos2};
+use zonos_dac::{Dac, DacParts};
+use zonos2::{EndReason, Generation, PromptError, Zonos2, Zonos2Config};
 
-use crate::TtsError;
 use crate::demo::DemoCheckpoint;
 use crate::live::Live;
 use crate::request::{Plan, SpeechRequest};
 use crate::speech::{Chunk, Speech, Timings};
+use crate::{SpeakerEncoder, TtsError, Voice};
 
 /// Frames that the codec decodes at a time while audio streams: half a second.
 pub const STREAM_BLOCK: usize = 40;
@@ -44,6 +44,7 @@ const DECODE_BLOCK: usize = 86;
 pub struct Tts {
     backbone: Zonos2,
     codec: Dac,
+    encoder: Option<SpeakerEncoder>,
     // The demo's weights may be mapped from its folder, which must live as long as they do.
     _demo: Option<DemoCheckpoint>,
 }
@@ -84,8 +85,37 @@ impl Tts {
         Ok(Self {
             backbone,
             codec,
+            encoder: None,
             _demo: None,
         })
+    }
+
+    /// Adds a speaker encoder, for [`clone_voice`](Self::clone_voice).
+    ///
+    /// # Errors
+    /// [`TtsError::EncoderWidth`] when the backbone takes vectors of another length, and
+    /// [`TtsError::Conditioning`] when it takes none.
+    pub fn with_speaker_encoder(mut self, encoder: SpeakerEncoder) -> Result<Self, TtsError> {
+        check_encoder(&encoder, self.backbone.config())?;
+        self.encoder = Some(encoder);
+        Ok(self)
+    }
+
+    /// The speaker encoder, if there is one.
+    pub fn speaker_encoder(&self) -> Option<&SpeakerEncoder> {
+        self.encoder.as_ref()
+    }
+
+    /// The voice of a recording, for [`SpeechRequest::voice`]: see [`SpeakerEncoder::clone_voice`].
+    ///
+    /// # Errors
+    /// [`TtsError::NoSpeakerEncoder`] when none was given to the builder, and a recording that makes no
+    /// voice.
+    pub fn clone_voice(&self, recording: &Waveform) -> Result<Voice, TtsError> {
+        self.encoder
+            .as_ref()
+            .ok_or(TtsError::NoSpeakerEncoder)?
+            .clone_voice(recording)
     }
 
     /// The backbone.
@@ -321,6 +351,7 @@ pub struct TtsBuilder {
     device: Device,
     codec_device: Device,
     options: LoadOptions,
+    encoder: Option<PathBuf>,
 }
 
 impl TtsBuilder {
@@ -330,12 +361,20 @@ impl TtsBuilder {
             device: device.clone(),
             codec_device: device.clone(),
             options: LoadOptions::default(),
+            encoder: None,
         }
     }
 
     /// Puts the codec on another device.
     pub fn codec_device(mut self, device: &Device) -> Self {
         self.codec_device = device.clone();
+        self
+    }
+
+    /// Also opens a speaker encoder, a path or `hub:owner/name`, on the backbone's device, so that the
+    /// result can clone voices.
+    pub fn speaker_encoder(mut self, encoder: impl Into<PathBuf>) -> Self {
+        self.encoder = Some(encoder.into());
         self
     }
 
@@ -365,10 +404,22 @@ impl TtsBuilder {
         codec: &Checkpoint,
     ) -> Result<(Tts, [LoadReport; 2]), TtsError> {
         let config = Zonos2::config_of(model)?;
+        // The small model first: one that does not fit is found before the large one is read.
+        let encoder = match &self.encoder {
+            Some(path) => {
+                let encoder = SpeakerEncoder::load(path, &self.device)?;
+                check_encoder(&encoder, &config)?;
+                Some(encoder)
+            }
+            None => None,
+        };
         let (backbone, of_backbone) =
             Zonos2::load_with(model, config, &self.options, &self.device)?;
-        let (codec, of_codec) = Dac::load_with(codec, &self.options, &self.codec_device)?;
-        Ok((Tts::new(backbone, codec)?, [of_backbone, of_codec]))
+        let (codec, of_codec) =
+            Dac::load_parts(codec, DacParts::Decoder, &self.options, &self.codec_device)?;
+        let mut tts = Tts::new(backbone, codec)?;
+        tts.encoder = encoder;
+        Ok((tts, [of_backbone, of_codec]))
     }
 
     /// Opens the built-in demo model.
@@ -381,6 +432,13 @@ impl TtsBuilder {
         tts._demo = Some(files);
         Ok(tts)
     }
+}
+
+fn check_encoder(encoder: &SpeakerEncoder, config: &Zonos2Config) -> Result<(), TtsError> {
+    if !config.speaker_enabled {
+        return Err(TtsError::Conditioning(PromptError::NoSpeaker));
+    }
+    encoder.check(config.speaker_embedding_dim)
 }
 
 /// Runs a plan again with another seed while it gives no audio and its seed is open.

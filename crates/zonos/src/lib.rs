@@ -22,6 +22,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # A voice
+//!
+//! ```
+//! use zonos::{Device, Provenance, SpeechRequest, Tts, Voice, VoiceName, VoiceStore};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let store = VoiceStore::new(dir.path()); // or `VoiceStore::of_user()?`
+//! let anna = VoiceName::new("anna")?;
+//! // From a file with `Voice::load`, or from a recording with `Tts::clone_voice`.
+//! store.add(&anna, &Voice::new(vec![0.1; 2048], Provenance::now())?, false)?;
+//!
+//! let tts = Tts::demo(&Device::flex())?;
+//! let request = SpeechRequest {
+//!     voice: Some(store.get(&anna)?.speaker()),
+//!     seed: Some(1),
+//!     max_frames: Some(20),
+//!     ..SpeechRequest::new("Hello, world.")
+//! };
+//! assert!(tts.speak(&request)?.waveform.len() > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # The backbone alone
 //!
 //! ```
@@ -76,7 +98,8 @@ pub use zonos_dac::{Dac, DacStream};
 pub use zonos_kernels::{device::available_devices, parse_device};
 pub use zonos_nn::Tap;
 pub use zonos_tts::{
-    Chunk, EndReason, Limits, Plan, Quality, SamplerOptions, Speaker, SpeakingRate, Speech,
-    SpeechRequest, Tts, TtsBuilder, TtsError, demo,
+    Chunk, EndReason, Limits, Plan, Provenance, Quality, SamplerOptions, Speaker, SpeakerEncoder,
+    SpeakingRate, Speech, SpeechRequest, Tts, TtsBuilder, TtsError, Voice, VoiceName, VoiceStore,
+    demo,
 };
 pub use zonos2::{GenerateOptions, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config};

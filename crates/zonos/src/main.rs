@@ -1,6 +1,7 @@
 //! The `zonos` command. Each command is a file in `commands`, each group of flags one in `args`.
 
 mod args;
+mod cloning;
 mod commands;
 mod failure;
 mod interrupt;

@@ -53,7 +53,7 @@ impl Source {
                 if !model.starts_with("hub:") && !Path::new(model).exists() {
                     return Err(Failure::failed(format!("--model {model} does not exist")));
                 }
-                let codec = beside(model).ok_or_else(|| {
+                let codec = beside(model, &CODEC_NAMES).ok_or_else(|| {
                     Failure::usage(format!(
                         "--model {model} is given without --codec, and no {} lies in its folder; give the DAC 44.1 kHz weights with --codec",
                         CODEC_NAMES.join(", ")
@@ -68,7 +68,8 @@ impl Source {
     }
 }
 
-fn beside(model: &str) -> Option<PathBuf> {
+/// The first of `names` in the folder of a model.
+pub(crate) fn beside(model: &str, names: &[&str]) -> Option<PathBuf> {
     if model.starts_with("hub:") {
         return None;
     }
@@ -78,7 +79,7 @@ fn beside(model: &str) -> Option<PathBuf> {
     } else {
         output::folder_of(model)
     };
-    CODEC_NAMES
+    names
         .iter()
         .map(|name| folder.join(name))
         .find(|path| path.exists() && path != model)
@@ -125,11 +126,16 @@ pub(crate) fn open_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Fai
     open_as(reference, ModelKind::Dac, quiet)
 }
 
+/// Opens a speaker encoder; its weights stay untouched.
+pub(crate) fn open_speaker_encoder(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+    open_as(reference, ModelKind::Ecapa, quiet)
+}
+
 /// As [`open_codec`], where `reference` may also be the folder of a model that its codec lies in.
 pub(crate) fn find_codec(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     let inside = Path::new(reference)
         .is_dir()
-        .then(|| beside(reference))
+        .then(|| beside(reference, &CODEC_NAMES))
         .flatten();
     match inside {
         // A folder that is a codec itself may well hold something of such a name.

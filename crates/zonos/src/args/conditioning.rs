@@ -27,15 +27,15 @@ pub(crate) struct ConditioningArgs {
         allow_hyphen_values = true
     )]
     pub quality_values: Option<Pairs<f64>>,
-    /// With --speaker: keep to the text (the default).
-    #[arg(long, requires = "speaker")]
+    /// With a voice: keep to the text (the default).
+    #[arg(long, requires = "whose")]
     pub accurate: bool,
-    /// With --speaker: allow more expression, less faithful to the text.
-    #[arg(long, requires = "speaker")]
+    /// With a voice: allow more expression, less faithful to the text.
+    #[arg(long, requires = "whose")]
     pub expressive: bool,
-    /// With --speaker: ask for a clean background; without it the model is told the reference may
-    /// be noisy.
-    #[arg(long, requires = "speaker")]
+    /// With a voice: ask for a clean background; without it the model is told that the recording
+    /// may be noisy.
+    #[arg(long, requires = "whose")]
     pub clean_background: bool,
 }
 

@@ -17,11 +17,13 @@ mod weights;
 pub(crate) use conditioning::{ConditioningArgs, Rate};
 pub(crate) use device::{CodecDeviceArgs, DeviceArgs};
 pub(crate) use limits::LimitArgs;
-pub(crate) use number::fade_ms;
+pub(crate) use number::{between, fade_ms};
 pub(crate) use request::{prompt_request, request};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use text::read_text;
-pub(crate) use voice::VoiceArgs;
+pub(crate) use voice::{
+    CloneArgs, StoreArgs, VoiceArgs, VoiceFile, stored, takes_voices, voice_name,
+};
 pub(crate) use weights::{CodecArgs, ModelArgs};
 
 use clap::{Args, Command as Definition, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -101,13 +103,15 @@ pub(crate) struct GlobalArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Speak a text into a WAV file.
-    Tts(commands::tts::TtsArgs),
+    Tts(Box<commands::tts::TtsArgs>),
     /// Write the prompt rows of a text, as the backbone sees them.
     Prompt(commands::prompt::PromptArgs),
     /// Generate codec codes from prompt rows.
     Generate(commands::generate::GenerateArgs),
     /// Run the backbone over given rows and write every intermediate tensor.
     Validate(commands::validate::ValidateArgs),
+    /// Keep voices by name: add, list, remove, blend.
+    Voices(commands::voices::VoicesArgs),
     /// Work with the codec alone.
     Dac(commands::dac::DacArgs),
     /// List a checkpoint: tensors, metadata, which model it is, what would not load and why.

@@ -75,8 +75,9 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     files.push(("IDS.npy", &args.ids));
     output::distinct(&files)?;
     // A voice may be the prompt file for all that it matters, but no output.
-    if let Some(speaker) = args.voice.speaker.as_deref() {
-        files[outputs] = ("--speaker", speaker);
+    let voice = args.voice.resolve()?;
+    if let Some(voice) = &voice {
+        files[outputs] = voice.input();
         output::distinct(&files)?;
     }
     output::check_file(&args.codes)?;
@@ -85,7 +86,10 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     }
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &files[..outputs])?;
-    let speaker = args.voice.load(&config)?;
+    let speaker = voice
+        .as_ref()
+        .map(|voice| voice.load(&config))
+        .transpose()?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let prompt_rows = sequence.len(config.row_width());
     let room = config.max_seqlen - prompt_rows;

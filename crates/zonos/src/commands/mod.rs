@@ -11,6 +11,7 @@ pub(crate) mod man;
 pub(crate) mod prompt;
 pub(crate) mod tts;
 pub(crate) mod validate;
+pub(crate) mod voices;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -43,6 +44,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Prompt(args) => prompt::run(args, global),
         Command::Generate(args) => generate::run(args, global),
         Command::Validate(args) => validate::run(args, global),
+        Command::Voices(args) => voices::run(args, global),
         Command::Dac(args) => dac::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Convert(args) => convert::run(args, global),

@@ -8,7 +8,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::tts::refused;
-use crate::args::{ConditioningArgs, GlobalArgs, ModelArgs, VoiceArgs, prompt_request, read_text};
+use crate::args::{
+    ConditioningArgs, GlobalArgs, ModelArgs, VoiceArgs, VoiceFile, prompt_request, read_text,
+};
 use crate::failure::Outcome;
 use crate::{output, weights};
 
@@ -16,7 +18,7 @@ use crate::{output, weights};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file holds [rows, 10] <i4: nine audio ids and the text id of each row. Any UTF-8 text goes,
-empty too. Only the model's params.json is read. With --speaker the rows begin with the voice's slot;
+empty too. Only the model's params.json is read. With --speaker or --voice the rows begin with the voice's slot;
 give the same vector to `zonos generate` or `zonos validate`.
 
 Example:
@@ -40,18 +42,14 @@ pub(crate) struct PromptArgs {
 pub(crate) fn run(args: &PromptArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.ids)?;
     let mut files = vec![("IDS.npy", args.ids.as_path())];
-    files.extend(
-        args.voice
-            .speaker
-            .as_deref()
-            .map(|path| ("--speaker", path)),
-    );
+    let voice = args.voice.resolve()?;
+    files.extend(voice.as_ref().map(VoiceFile::input));
     output::distinct(&files)?;
     let mut request = prompt_request(&args.conditioning);
     request.text = read_text(&args.text)?;
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &files[..1])?;
-    request.voice = args.voice.load(&config)?;
+    request.voice = voice.map(|voice| voice.load(&config)).transpose()?;
     let prompt = request.prompt(&config).map_err(refused)?;
     prompt.save_npy(&args.ids)?;
     if global.json {

@@ -12,12 +12,14 @@ use serde_json::{Value, json};
 use zonos_audio::{AtomicFile, WavError, WavStream};
 use zonos_checkpoint::Checkpoint;
 use zonos_tts::demo::DemoCheckpoint;
-use zonos_tts::{EndReason, Plan, Speech, Tts, TtsBuilder, TtsError};
+use zonos_tts::{EndReason, Plan, Speaker, Speech, Tts, TtsBuilder, TtsError, Voice};
+use zonos2::Zonos2Config;
 
 use crate::args::{
-    CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs, LimitArgs, SamplingArgs, VoiceArgs,
-    fade_ms, read_text, request,
+    CloneArgs, CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs, LimitArgs, SamplingArgs,
+    VoiceArgs, VoiceFile, fade_ms, read_text, request, takes_voices,
 };
+use crate::cloning;
 use crate::failure::{CUT_SHORT, Failure, Outcome, stdout_failure};
 use crate::interrupt::{self, Stepping};
 use crate::output::{self, Target};
@@ -31,7 +33,9 @@ Examples:
   zonos tts \"Hello, world.\" -o hello.wav
       the built-in demo model: noise, but the whole way
   zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec weights_44khz_8kbps.pth
-  zonos tts - -o talk.wav --model zonos2 --speaker voice.npy --clean-background < talk.txt
+  zonos tts - -o talk.wav --model zonos2 --voice anna --clean-background < talk.txt
+  zonos tts \"Hello.\" -o hello.wav --model zonos2 --clone anna.mp3 --speaker-encoder ecapa/
+      the voice of a recording; --save-speaker or `zonos voices add` keeps it
   zonos tts \"Live.\" -o - --model zonos2 | aplay
       WAV on stdout while it is generated; the header gives no length
   zonos tts \"Again.\" -o a.wav --seed 7 --json
@@ -76,6 +80,8 @@ pub(crate) struct TtsArgs {
     #[command(flatten)]
     voice: VoiceArgs,
     #[command(flatten)]
+    clone: CloneArgs,
+    #[command(flatten)]
     conditioning: ConditioningArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -101,16 +107,20 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         outputs.push(("--output", args.output.as_path()));
     }
     outputs.extend(args.codes.as_deref().map(|codes| ("--codes", codes)));
+    let saved = args.clone.save_speaker.as_deref();
+    outputs.extend(saved.map(|path| ("--save-speaker", path)));
     let mut files = outputs.clone();
-    files.extend(
-        args.voice
-            .speaker
-            .as_deref()
-            .map(|path| ("--speaker", path)),
-    );
+    args.clone.check()?;
+    let voice = args.voice.resolve()?;
+    files.extend(voice.as_ref().map(VoiceFile::input));
+    files.extend(args.clone.clone.as_deref().map(|path| ("--clone", path)));
     output::distinct(&files)?;
     if let Some(codes) = &args.codes {
         output::check_file(codes)?;
+    }
+    if let Some(path) = &args.clone.save_speaker {
+        Voice::check_ending(path).map_err(|error| Failure::usage(error.to_string()))?;
+        output::check_file(path)?;
     }
     let target = Target::open(&args.output)?;
     // Stderr carries the report then, and nothing else.
@@ -142,10 +152,20 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     let reference = model;
     let (model, config) = weights::open_backbone(&reference, quiet)?;
     output::spares(&model, &reference, &outputs)?;
-    let reference = codec;
-    let codec = weights::open_codec(&reference, quiet)?;
-    output::spares(&codec, &reference, &outputs)?;
-    request.voice = args.voice.load(&config)?;
+    let codec_reference = codec;
+    let codec = weights::open_codec(&codec_reference, quiet)?;
+    output::spares(&codec, &codec_reference, &outputs)?;
+    request.voice = voice.map(|voice| voice.load(&config)).transpose()?;
+    let cloned = match &args.clone.clone {
+        Some(recording) => Some(clone_voice(args, recording, &reference, &config, quiet)?),
+        None => None,
+    };
+    if let Some(voice) = &cloned {
+        request.voice = Some(Speaker {
+            position: args.voice.speaker_pos as usize,
+            ..voice.speaker()
+        });
+    }
     let plan = request.plan(&config).map_err(refused)?;
     let (tts, reports) = TtsBuilder::new(&device)
         .codec_device(&codec_device)
@@ -178,6 +198,9 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     if let Some(path) = &args.codes {
         written.push(speech.codes.stage_npy(path)?);
     }
+    if let (Some(voice), Some(path)) = (&cloned, saved) {
+        written.push(voice.stage(path)?);
+    }
     interrupt::check()?;
     AtomicFile::commit_all(written)?;
     drop(stepping);
@@ -188,6 +211,23 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// The voice of `--clone`, made before the backbone's weights are read. Refused are, in this order, a
+/// model that takes no voice, an encoder of another width, and a recording that makes none.
+fn clone_voice(
+    args: &TtsArgs,
+    recording: &Path,
+    model: &str,
+    config: &Zonos2Config,
+    quiet: bool,
+) -> Result<Voice, Failure> {
+    takes_voices(config)?;
+    let given = args.clone.speaker_encoder.as_deref();
+    let encoder = cloning::find_encoder(given, Some(model), recording)?;
+    let encoder = cloning::open_encoder(&encoder, &args.device.open()?, quiet)?;
+    encoder.check(config.speaker_embedding_dim)?;
+    cloning::clone_file(&encoder, recording, quiet)
 }
 
 fn path(path: &Path) -> String {
@@ -297,6 +337,8 @@ fn report(
         let value = json!({
             "output": target.name(),
             "codes": args.codes.as_ref().map(|path| path.display().to_string()),
+            "voice": args.voice.shown().or_else(|| args.clone.shown()),
+            "save_speaker": args.clone.save_speaker.as_ref().map(|path| path.display().to_string()),
             "demo": model.is_none(),
             "model": model,
             "seed": speech.seed,

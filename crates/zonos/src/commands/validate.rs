@@ -12,7 +12,7 @@ use zonos_checkpoint::LoadOptions;
 use zonos_nn::Tap;
 use zonos2::Zonos2;
 
-use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs};
+use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs, VoiceFile};
 use crate::failure::{Failure, Outcome};
 use crate::{interrupt, output, rows, weights};
 
@@ -46,9 +46,13 @@ pub(crate) struct ValidateArgs {
 pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
+    let voice = args.voice.resolve()?;
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &[("OUTDIR", &args.out)])?;
-    let speaker = args.voice.load(&config)?;
+    let speaker = voice
+        .as_ref()
+        .map(|voice| voice.load(&config))
+        .transpose()?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
     let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
     weights::warn(&report, false);
@@ -60,12 +64,7 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
         return Err(Failure::failed("the model showed no tensor"));
     }
     let mut inputs = vec![("IDS.npy", args.ids.as_path())];
-    inputs.extend(
-        args.voice
-            .speaker
-            .as_deref()
-            .map(|path| ("--speaker", path)),
-    );
+    inputs.extend(voice.as_ref().map(VoiceFile::input));
     for (name, _) in &records {
         let path = args.out.join(format!("{name}.npy"));
         for input in &inputs {

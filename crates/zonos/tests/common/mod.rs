@@ -20,6 +20,8 @@ pub(crate) fn zonos() -> Command {
         "ZONOS_CODEC_DEVICE",
         "ZONOS_SEED",
         "ZONOS_THREADS",
+        "ZONOS_VOICES",
+        "ZONOS_SPEAKER_ENCODER",
         "HF_HOME",
         "HF_HUB_CACHE",
         "HF_TOKEN",
@@ -224,6 +226,42 @@ pub(crate) fn never_end(model: &Path) {
 /// The repository's fixtures.
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures")
+}
+
+/// The tiny speaker encoder of the fixtures, widened to the 2048 numbers that the demo backbone takes:
+/// the rows of its last layer are repeated, which repeats its vector.
+pub(crate) fn wide_encoder(dir: &Path) {
+    const WIDE: usize = 2048;
+    let source = fixtures().join("ecapa/tiny/hf-f32");
+    fs::create_dir(dir).expect("a new folder");
+    let text = fs::read(source.join("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_slice(&text).expect("a config");
+    let times = WIDE / config["enc_dim"].as_u64().expect("a width") as usize;
+    config["enc_dim"] = WIDE.into();
+    fs::write(dir.join("config.json"), config.to_string()).expect("a writable folder");
+
+    let bytes = fs::read(source.join("model.safetensors")).expect("a safetensors file");
+    let (header, start) = header(&bytes);
+    let (mut wide, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, info) in header.as_object().expect("a header") {
+        if name == "__metadata__" {
+            continue;
+        }
+        let at = |i: usize| info["data_offsets"][i].as_u64().expect("an offset") as usize + start;
+        let times = if name.starts_with("fc.") { times } else { 1 };
+        let mut info = info.clone();
+        let rows = info["shape"][0].as_u64().expect("a shape") as usize;
+        let begin = data.len();
+        data.extend(bytes[at(0)..at(1)].repeat(times));
+        info["shape"][0] = (rows * times).into();
+        info["data_offsets"] = serde_json::json!([begin, data.len()]);
+        wide.insert(name.clone(), info);
+    }
+    let text = Value::Object(wide).to_string();
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend(text.into_bytes());
+    file.extend(data);
+    fs::write(dir.join("model.safetensors"), file).expect("a writable folder");
 }
 
 /// Little-endian 32-bit integers.

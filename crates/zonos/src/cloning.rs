@@ -1,0 +1,74 @@
+//! From a recording to a voice, for the commands that clone.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use zonos_checkpoint::LoadOptions;
+use zonos_tts::{SpeakerEncoder, Voice};
+
+use crate::failure::Failure;
+use crate::{output, weights};
+
+/// The variable that names the encoder where no flag does.
+const VARIABLE: &str = "ZONOS_SPEAKER_ENCODER";
+
+/// Names under which the encoder is looked for in the model's folder, in this order.
+pub(crate) const ENCODER_NAMES: [&str; 3] = [
+    "speaker-encoder",
+    "speaker_encoder",
+    "speaker-encoder.safetensors",
+];
+
+/// The encoder to use: the flag's, the environment's, or one in the folder of `model`.
+pub(crate) fn find_encoder(
+    flag: Option<&str>,
+    model: Option<&str>,
+    recording: &Path,
+) -> Result<String, Failure> {
+    let set = std::env::var(VARIABLE).ok();
+    let given = flag.or(set.as_deref()).filter(|name| !name.is_empty());
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let beside = model.and_then(|model| weights::beside(model, &ENCODER_NAMES));
+    beside
+        .map(|path: PathBuf| path.to_string_lossy().into_owned())
+        .ok_or_else(|| {
+            Failure::usage(format!(
+                "{}: a recording becomes a voice through a speaker encoder; give one with --speaker-encoder",
+                recording.display()
+            ))
+        })
+}
+
+/// Opens and loads the encoder.
+pub(crate) fn open_encoder(
+    reference: &str,
+    device: &Device,
+    quiet: bool,
+) -> Result<SpeakerEncoder, Failure> {
+    let checkpoint = weights::open_speaker_encoder(reference, quiet)?;
+    let (encoder, report) = SpeakerEncoder::open(&checkpoint, &LoadOptions::default(), device)?;
+    weights::warn(&report, false);
+    // A hub id says more than the folder of its snapshot.
+    Ok(match reference.strip_prefix("hub:") {
+        Some(_) => encoder.named(reference),
+        None => encoder,
+    })
+}
+
+/// The voice of a recording; what was odd about the file is said on stderr.
+pub(crate) fn clone_file(
+    encoder: &SpeakerEncoder,
+    recording: &Path,
+    quiet: bool,
+) -> Result<Voice, Failure> {
+    let (voice, warnings) = encoder.clone_file(recording)?;
+    for warning in warnings {
+        output::note(
+            quiet,
+            format_args!("warning: {}: {warning}", recording.display()),
+        );
+    }
+    Ok(voice)
+}

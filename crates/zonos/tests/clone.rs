@@ -1,0 +1,181 @@
+//! Speaking in the voice of a recording, on tiny models.
+
+mod common;
+
+use std::fs;
+
+use common::{Work, fixtures, run, run_json};
+use zonos_tts::Voice;
+
+fn fixture(name: &str) -> String {
+    fixtures()
+        .join("ecapa/tiny")
+        .join(name)
+        .display()
+        .to_string()
+}
+
+#[test]
+fn a_recording_speaks_as_its_saved_vector_does() {
+    let work = Work::new();
+    common::wide_encoder(&work.path("ecapa"));
+    let (out, model, encoder) = (work.arg("a.wav"), work.model(), work.arg("ecapa"));
+    let (talk, saved, voices) = (
+        fixture("speech16k.wav"),
+        work.arg("emb.npy"),
+        work.arg("voices"),
+    );
+    let base = [
+        "tts",
+        "Hi",
+        "-o",
+        &out,
+        "--model",
+        &model,
+        "--seed",
+        "1",
+        "--max-frames",
+        "24",
+    ];
+    let speak = |more: &[&str]| {
+        let mut args = base.to_vec();
+        args.extend(more);
+        let report = run_json(0, &args);
+        (fs::read(&out).unwrap(), report)
+    };
+    let cloned = [
+        "--clone",
+        &talk,
+        "--speaker-encoder",
+        &encoder,
+        "--save-speaker",
+        &saved,
+    ];
+    let (audio, report) = speak(&cloned);
+    assert_eq!(report["voice"], talk);
+    assert_eq!(report["save_speaker"], saved);
+    // A cloned voice has its slot, a noisy background and accurate mode.
+    assert_eq!(report["prompt_rows"], 25);
+    assert_eq!(Voice::load(&saved).unwrap().dim(), 2048);
+    assert_eq!(speak(&["--speaker", &saved]).0, audio);
+    assert_ne!(speak(&[]).0, audio);
+    let (clean, _) = speak(&[
+        "--clone",
+        &talk,
+        "--speaker-encoder",
+        &encoder,
+        "--clean-background",
+    ]);
+    assert_ne!(clean, audio);
+
+    let added = run_json(
+        0,
+        &[
+            "voices",
+            "add",
+            "anna",
+            &talk,
+            "--speaker-encoder",
+            &encoder,
+            "--voices",
+            &voices,
+        ],
+    );
+    assert_eq!(added["source"], "speech16k.wav");
+    assert_eq!(added["model"], "ecapa");
+    assert!(added["seconds"].as_f64().unwrap() > 0.3);
+    assert_eq!(speak(&["--voice", "anna", "--voices", &voices]).0, audio);
+
+    // The encoder may lie in the model's folder, where nobody needs to name it.
+    fs::rename(work.path("ecapa"), work.path("model/speaker-encoder")).unwrap();
+    assert_eq!(speak(&["--clone", &talk]).0, audio);
+}
+
+#[test]
+fn recordings_and_encoders_that_do_not_do() {
+    let work = Work::new();
+    common::wide_encoder(&work.path("ecapa"));
+    let (out, model, encoder) = (work.arg("a.wav"), work.model(), work.arg("ecapa"));
+    let (talk, narrow, voices) = (
+        fixture("speech16k.wav"),
+        fixture("hf-f32"),
+        work.arg("voices"),
+    );
+    let tts = |recording: &str, encoder: &str, code, needles: &[&str]| {
+        work.refuses(
+            code,
+            needles,
+            &[
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--model",
+                &model,
+                "--clone",
+                recording,
+                "--speaker-encoder",
+                encoder,
+                "--save-speaker",
+                &work.arg("emb.npy"),
+            ],
+        );
+    };
+    let add = |recording: &str, code, needles: &[&str]| {
+        work.refuses(
+            code,
+            needles,
+            &[
+                "voices",
+                "add",
+                "x",
+                recording,
+                "--speaker-encoder",
+                &encoder,
+                "--voices",
+                &voices,
+            ],
+        );
+    };
+    tts(&talk, &narrow, 1, &["hf-f32", "64 numbers", "2048"]);
+    tts(&talk, &work.codec(), 1, &["weights.pth", "another model"]);
+    tts(&talk, &work.arg("gone"), 1, &["gone"]);
+    let silence = fixture("silence24k.wav");
+    fs::write(work.path("text.wav"), "Dear diary").unwrap();
+    fs::write(work.path("empty.wav"), "").unwrap();
+    let (text, empty, gone) = (
+        work.arg("text.wav"),
+        work.arg("empty.wav"),
+        work.arg("gone.wav"),
+    );
+    for (recording, needles) in [
+        (silence.as_str(), &["silence24k.wav", "silen"][..]),
+        (&text, &["text.wav", "not an audio file"]),
+        (&empty, &["empty.wav"]),
+        (&gone, &["gone.wav"]),
+        (&model, &["regular"]),
+    ] {
+        tts(recording, &encoder, 1, needles);
+        add(recording, 1, needles);
+    }
+    // No input is overwritten.
+    let copy = work.arg("talk.wav");
+    fs::copy(&talk, &copy).unwrap();
+    work.refuses(
+        2,
+        &["same file"],
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &copy,
+            "--model",
+            &model,
+            "--clone",
+            &copy,
+            "--speaker-encoder",
+            &encoder,
+        ],
+    );
+    run(0, &["inspect", &encoder]);
+}
