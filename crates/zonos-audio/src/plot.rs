@@ -216,6 +216,7 @@ fn draw_panel(
 ) -> Result<(), PlotError> {
     let mut chart = ChartBuilder::on(area)
         .margin_top(4)
+        .margin_left(10)
         .margin_right(12)
         .caption(caption, (FONT, 17).into_font().color(&INK))
         .set_label_area_size(LabelAreaPosition::Left, 62)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::audio;
 use crate::error::{GoldenError, Result};
 use crate::golden::GoldenFile;
 
@@ -20,15 +21,27 @@ pub enum Component {
     Dac,
     /// Gradients of the codec.
     DacGradients,
+    /// The speaker encoder: from WAV files and from mel frames to voice vectors.
+    Ecapa,
+    /// Gradients of the speaker encoder.
+    EcapaGradients,
+    /// The audio front ends: resampling, mel, spectra, audio files.
+    Audio,
+    /// Gradients of the audio front ends.
+    AudioGradients,
 }
 
 impl Component {
     /// Every component.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 8] = [
         Self::Zonos2,
         Self::Zonos2Gradients,
         Self::Dac,
         Self::DacGradients,
+        Self::Ecapa,
+        Self::EcapaGradients,
+        Self::Audio,
+        Self::AudioGradients,
     ];
 
     /// The name in tables and on the command line.
@@ -38,6 +51,10 @@ impl Component {
             Self::Zonos2Gradients => "zonos2-gradients",
             Self::Dac => "dac",
             Self::DacGradients => "dac-gradients",
+            Self::Ecapa => "ecapa",
+            Self::EcapaGradients => "ecapa-gradients",
+            Self::Audio => "audio",
+            Self::AudioGradients => "audio-gradients",
         }
     }
 
@@ -47,7 +64,10 @@ impl Component {
         self == other
             || matches!(
                 (self, other),
-                (Self::Zonos2, Self::Zonos2Gradients) | (Self::Dac, Self::DacGradients)
+                (Self::Zonos2, Self::Zonos2Gradients)
+                    | (Self::Dac, Self::DacGradients)
+                    | (Self::Ecapa, Self::EcapaGradients)
+                    | (Self::Audio, Self::AudioGradients)
             )
     }
 }
@@ -91,6 +111,13 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
                 .any(|k| k.contains("grad.quantizer.quantizers."))
             {
                 Some(Component::DacGradients)
+            } else if golden.keys().any(|k| k.contains(".grad.asp.tdnn.")) {
+                Some(Component::EcapaGradients)
+            } else if golden
+                .keys()
+                .any(|k| k.starts_with("istft.") || k.starts_with("resample."))
+            {
+                Some(Component::AudioGradients)
             } else {
                 None
             }
@@ -98,6 +125,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
             Some(Component::Zonos2)
         } else if golden.has("codes") && golden.has("wav") {
             Some(Component::Dac)
+        } else if ends(".emb") {
+            Some(Component::Ecapa)
         } else {
             None
         };
@@ -115,6 +144,10 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
             source: std::io::Error::new(std::io::ErrorKind::NotFound, "no such folder"),
         });
     }
+    if is_audio_folder(dir) {
+        let golden = GoldenFile::open_parts(dir, &audio::FILES)?;
+        return Ok((Component::Audio, golden));
+    }
     Err(GoldenError::NoGolden {
         dir: dir.to_path_buf(),
     })
@@ -125,6 +158,14 @@ pub fn is_golden_folder(dir: &Path) -> bool {
     ["golden.safetensors", "grad.safetensors"]
         .iter()
         .any(|name| dir.join(name).is_file())
+        || is_audio_folder(dir)
+}
+
+/// The audio front ends have a golden file for each, and no checkpoint.
+fn is_audio_folder(dir: &Path) -> bool {
+    audio::FILES
+        .iter()
+        .any(|(_, name)| dir.join(name).is_file())
 }
 
 /// Checkpoints of a folder: those the loaders read, and those that no loader of this build reads.

@@ -12,10 +12,16 @@ use crate::host::HostTensor;
 /// An opened golden file. Tensors are converted one at a time, when asked for.
 pub struct GoldenFile {
     path: PathBuf,
+    files: Vec<Opened>,
+    /// The file of each tensor, by its place in `files`.
+    tensors: BTreeMap<String, (usize, TensorInfo)>,
+    metadata: BTreeMap<String, String>,
+}
+
+struct Opened {
+    path: PathBuf,
     bytes: Vec<u8>,
     data_start: usize,
-    tensors: BTreeMap<String, TensorInfo>,
-    metadata: BTreeMap<String, String>,
 }
 
 impl GoldenFile {
@@ -24,7 +30,39 @@ impl GoldenFile {
     /// # Errors
     /// The file cannot be read, is no safetensors file, or holds no tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_path_buf();
+        let path = path.as_ref();
+        let mut golden = Self::none(path);
+        golden.add(path, "")?;
+        Ok(golden)
+    }
+
+    /// Opens those `parts` of `dir` that are there, names and files, as one: the tensors of a part have
+    /// its name in front.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_parts(dir: &Path, parts: &[(&str, &str)]) -> Result<Self> {
+        let mut golden = Self::none(dir);
+        for (name, file) in parts {
+            let path = dir.join(file);
+            if path.is_file() {
+                golden.add(&path, &format!("{name}."))?;
+            }
+        }
+        Ok(golden)
+    }
+
+    fn none(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+            metadata: BTreeMap::new(),
+        }
+    }
+
+    fn add(&mut self, path: &Path, prefix: &str) -> Result<()> {
+        let path = path.to_path_buf();
         let bytes = std::fs::read(&path).map_err(|source| GoldenError::Io {
             path: path.clone(),
             source,
@@ -34,25 +72,26 @@ impl GoldenFile {
                 path: path.clone(),
                 problem: format!("not a safetensors file: {e}"),
             })?;
-        let tensors: BTreeMap<_, _> = metadata
-            .tensors()
-            .into_iter()
-            .map(|(name, info)| (name, info.clone()))
-            .collect();
+        let tensors = metadata.tensors();
         if tensors.is_empty() {
             return Err(GoldenError::Empty { path });
         }
-        let notes = metadata.metadata().clone().unwrap_or_default();
-        Ok(Self {
+        let file = self.files.len();
+        for (name, info) in tensors {
+            let entry = (file, info.clone());
+            self.tensors.insert(format!("{prefix}{name}"), entry);
+        }
+        self.metadata
+            .extend(metadata.metadata().clone().unwrap_or_default());
+        self.files.push(Opened {
             path,
-            data_start: header + 8,
-            tensors,
-            metadata: notes.into_iter().collect(),
             bytes,
-        })
+            data_start: header + 8,
+        });
+        Ok(())
     }
 
-    /// The file.
+    /// The file, or the folder of a golden in several files.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -69,7 +108,7 @@ impl GoldenFile {
 
     /// Shape of `key`.
     pub fn shape(&self, key: &str) -> Option<&[usize]> {
-        self.tensors.get(key).map(|info| info.shape.as_slice())
+        self.tensors.get(key).map(|(_, info)| info.shape.as_slice())
     }
 
     /// A note of the file's `__metadata__`.
@@ -84,7 +123,7 @@ impl GoldenFile {
     pub fn get(&self, key: &str) -> Result<Option<HostTensor>> {
         self.tensors
             .get(key)
-            .map(|info| self.read(key, info))
+            .map(|(file, info)| self.read(key, &self.files[*file], info))
             .transpose()
     }
 
@@ -113,10 +152,10 @@ impl GoldenFile {
         }
     }
 
-    fn read(&self, key: &str, info: &TensorInfo) -> Result<HostTensor> {
+    fn read(&self, key: &str, file: &Opened, info: &TensorInfo) -> Result<HostTensor> {
         // `read_metadata` has checked that offsets are in order, inside the file, and fit the shape.
         let (start, end) = info.data_offsets;
-        let raw = &self.bytes[self.data_start + start..self.data_start + end];
+        let raw = &file.bytes[file.data_start + start..file.data_start + end];
         fn each<const N: usize, T>(raw: &[u8], convert: fn([u8; N]) -> T) -> Vec<T> {
             raw.as_chunks::<N>().0.iter().map(|b| convert(*b)).collect()
         }
@@ -136,11 +175,12 @@ impl GoldenFile {
             Dtype::U32 => ints(each(raw, |b| i64::from(u32::from_le_bytes(b)))),
             _ => None,
         };
-        tensor.ok_or_else(|| {
-            self.problem(format!(
+        tensor.ok_or_else(|| GoldenError::Format {
+            path: file.path.clone(),
+            problem: format!(
                 "tensor `{key}`: dtype {:?} is not used by goldens; expected F64, F32, F16, BF16 or an integer",
                 info.dtype
-            ))
+            ),
         })
     }
 }

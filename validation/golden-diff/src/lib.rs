@@ -21,9 +21,11 @@
 //! # }
 //! ```
 
+mod audio;
 mod checks;
 mod compare;
 mod dac;
+mod ecapa;
 mod error;
 mod folder;
 mod golden;
@@ -127,7 +129,12 @@ pub fn run(request: &Request) -> Result<Report> {
     match component {
         Component::Zonos2 => zonos2::run(request, half, &mut checks)?,
         Component::Dac => dac::run(request, &mut checks)?,
-        Component::Zonos2Gradients | Component::DacGradients => {
+        Component::Ecapa => ecapa::run(request, &mut checks)?,
+        Component::Audio => audio::run(request, &mut checks)?,
+        Component::Zonos2Gradients
+        | Component::DacGradients
+        | Component::EcapaGradients
+        | Component::AudioGradients => {
             gradients::run(request, component, &mut checks)?;
         }
     }

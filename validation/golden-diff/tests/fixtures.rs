@@ -106,6 +106,95 @@ fn dac_with_an_odd_rate() {
 }
 
 #[test]
+fn ecapa() {
+    for (folder, inputs) in [("ecapa/tiny", 5), ("ecapa/alt", 5)] {
+        let report = compare(folder);
+        assert_eq!(report.component, Component::Ecapa);
+        // Three containers, and nothing left out.
+        for key in ["block0", "block2", "mfa", "asp", "emb", "wav24k"] {
+            let key = format!("short44k.{key}");
+            assert_eq!(compared(&report, &key), 3, "{key}\n{report}");
+            let from_wav = compared(&report, &format!("wav.{key}"));
+            assert_eq!(from_wav, if key.ends_with("wav24k") { 0 } else { 3 }, "{key}");
+        }
+        let vectors = report.rows.iter().filter(|r| r.key.ends_with(".emb"));
+        // From mel frames, from the WAV file, untapped, in a batch.
+        assert_eq!(vectors.count(), 3 * inputs * 4, "{report}");
+        assert!(report.skipped.is_empty(), "{report}");
+    }
+    let report = compare("ecapa/tiny");
+    assert!(report.notes.iter().any(|n| n.contains("spk-encoder.gguf")));
+}
+
+#[test]
+fn ecapa_gradients() {
+    let report = compare("gradients/ecapa");
+    for key in [
+        "speech.loss",
+        "speech.grad.mel",
+        "speech.grad.blocks.0.conv.weight.sample",
+        "speech.grad.blocks.3.res2net_block.blocks.6.conv.weight",
+        "silence.grad.asp.conv.weight",
+        "silence.grad.fc.weight",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+}
+
+#[test]
+fn audio() {
+    let report = compare("audio");
+    assert_eq!(report.component, Component::Audio);
+    for key in [
+        "resample.44100-24000.transform",
+        "resample.44100-44160.functional",
+        "resample.22050-24000.short7",
+        "resample.22050-24000.kernel",
+        "resample.stereo.44100-24000",
+        "resample.json: lengths",
+        "mel.speaker.bank",
+        "mel.speaker.quiet.linear",
+        "mel.speaker.loud.mel",
+        "mel.htk_norm.mel",
+        "stft.i.re",
+        "stft.g.im",
+        "stft.b.istft_long",
+        "stft.e.istft (refused)",
+        "stft.free.istft",
+        "stft.hann5.symmetric",
+        "tracked.resample.44100-24000.transform",
+        "tracked.mel.speaker.loud.mel",
+        "tracked.stft.i.re",
+        "tracked.stft.free.istft",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+    assert!(
+        report
+            .skipped
+            .iter()
+            .all(|s| matches!(s.reason, SkipReason::Input(_))),
+        "{report}"
+    );
+}
+
+#[test]
+fn audio_gradients() {
+    let report = compare("gradients/audio");
+    assert_eq!(report.component, Component::AudioGradients);
+    for key in [
+        "mel.speaker.zeros.grad.x",
+        "mel.speaker.n1280.loss",
+        "resample.44160-44100.grad.x",
+        "stft.e.grad.x",
+        "istft.b_len.grad.re",
+        "istft.g.grad.im",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+}
+
+#[test]
 fn dac_full_needs_a_checkpoint() {
     let error = run(&Request::new(fixture("dac/full"), "cpu").unwrap()).unwrap_err();
     assert!(matches!(error, GoldenError::NoCheckpoint { .. }), "{error}");
