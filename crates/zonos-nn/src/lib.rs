@@ -1,6 +1,7 @@
 //! Layers shared by the zonos-burn models.
 
 mod conv;
+mod gelu;
 mod linear;
 mod norm;
 mod rotary;
@@ -9,6 +10,7 @@ mod snake;
 mod tap;
 
 pub use conv::{Conv1d, ConvTranspose1d, ConvWeight, Edges, StridedConv1d, WeightFactors};
+pub use gelu::gelu;
 pub use linear::{BiasedLinear, Embedding};
 pub use norm::{RmsNorm, rms_norm};
 pub use rotary::{Rotary, RotaryRows};

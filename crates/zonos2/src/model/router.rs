@@ -1,10 +1,10 @@
 //! Which experts a row uses.
 
 use burn::module::{Module, Param};
-use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Int, Tensor};
 use zonos_kernels::PackedTensor;
-use zonos_nn::{BiasedLinear, RmsNorm, Tap};
+use zonos_nn::{BiasedLinear, RmsNorm, Tap, gelu};
 
 /// Routes each row to its best `top_k` experts.
 ///
