@@ -156,10 +156,7 @@ impl Decoded {
 /// # Errors
 /// The file cannot be read, is no audio, has a codec that is not supported, is damaged beyond use,
 /// holds no samples, or NaN or infinite ones, or exceeds the limits; see [`Problem`].
-pub fn decode_file(
-    path: impl AsRef<Path>,
-    limits: &DecodeLimits,
-) -> Result<Decoded, DecodeError> {
+pub fn decode_file(path: impl AsRef<Path>, limits: &DecodeLimits) -> Result<Decoded, DecodeError> {
     let path = path.as_ref();
     named(&path.display().to_string(), || {
         decode(Source::open(path, limits.max_encoded_bytes)?, limits)
@@ -176,7 +173,10 @@ pub fn decode_bytes(
     limits: &DecodeLimits,
 ) -> Result<Decoded, DecodeError> {
     named(name, || {
-        decode(Source::memory(bytes.into(), limits.max_encoded_bytes)?, limits)
+        decode(
+            Source::memory(bytes.into(), limits.max_encoded_bytes)?,
+            limits,
+        )
     })
 }
 
@@ -187,7 +187,10 @@ pub fn decode_bytes(
 pub fn probe_file(path: impl AsRef<Path>) -> Result<AudioInfo, DecodeError> {
     let path = path.as_ref();
     named(&path.display().to_string(), || {
-        probe(Source::open(path, DecodeLimits::default().max_encoded_bytes)?)
+        probe(Source::open(
+            path,
+            DecodeLimits::default().max_encoded_bytes,
+        )?)
     })
 }
 

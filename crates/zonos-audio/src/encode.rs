@@ -223,11 +223,7 @@ impl Waveform {
     ///
     /// # Errors
     /// See [`encode_file`].
-    pub fn save_as(
-        &self,
-        path: impl AsRef<Path>,
-        format: AudioFormat,
-    ) -> Result<(), EncodeError> {
+    pub fn save_as(&self, path: impl AsRef<Path>, format: AudioFormat) -> Result<(), EncodeError> {
         Ok(self.stage_as(path, format)?.commit()?)
     }
 
@@ -309,7 +305,8 @@ impl Sound<'_> {
                 });
             }
         }
-        if frames == 0 && (!self.format.is_pcm16() && bytes == 0 || self.format == AudioFormat::Flac)
+        if frames == 0
+            && (!self.format.is_pcm16() && bytes == 0 || self.format == AudioFormat::Flac)
         {
             return Err(self.cannot("no samples at all"));
         }

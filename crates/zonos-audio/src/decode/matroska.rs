@@ -23,6 +23,8 @@ pub(super) struct Track {
 #[derive(Debug, Default)]
 pub(super) struct Segment {
     pub(super) webm: bool,
+    /// Written to a pipe, so that nothing tells where it ends.
+    pub(super) live: bool,
     pub(super) tracks: Vec<Track>,
 }
 
@@ -50,6 +52,8 @@ pub(super) fn scan(source: &mut Source) -> Result<Segment, Problem> {
         let body = at + (id_len + size_len) as u64;
         let unknown = size == (1 << (7 * size_len)) - 1;
         let next = body.saturating_add(size);
+        // The segment.
+        segment.live |= unknown && id == 0x1853_8067;
         at = match id {
             // EBML, Segment, Tracks, Cluster, BlockGroup.
             0x1a45_dfa3 | 0x1853_8067 | 0x1654_ae6b | 0x1f43_b675 | 0xa0 => body,
@@ -151,8 +155,13 @@ mod tests {
         ]
         .concat();
         let mut file = element(&[0x1a, 0x45, 0xdf, 0xa3], &element(&[0x42, 0x82], b"webm"));
-        file.extend([0x18, 0x53, 0x80, 0x67, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        file.extend(element(&[0x16, 0x54, 0xae, 0x6b], &element(&[0xae], &track)));
+        file.extend([
+            0x18, 0x53, 0x80, 0x67, 0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        ]);
+        file.extend(element(
+            &[0x16, 0x54, 0xae, 0x6b],
+            &element(&[0xae], &track),
+        ));
         file.extend([0x1f, 0x43, 0xb6, 0x75, 0xff]);
         let block = [0x81, 0, 0, 0, 1, 2, 3];
         let group = |padding: &[u8]| {
@@ -166,7 +175,7 @@ mod tests {
         file.extend(group(&[9]));
         file.extend(element(&[0xa3], &block));
         let segment = scanned(&file);
-        assert!(segment.webm);
+        assert!(segment.webm && segment.live);
         let track = segment.track(1).unwrap();
         assert_eq!((track.kind, track.codec.as_str()), (2, "A_OPUS"));
         // Padding counts where it ends the track.
@@ -177,7 +186,10 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(number(&[0x1a, 0x45, 0xdf, 0xa3], true), Some((0x1a45_dfa3, 4)));
+        assert_eq!(
+            number(&[0x1a, 0x45, 0xdf, 0xa3], true),
+            Some((0x1a45_dfa3, 4))
+        );
         assert_eq!(number(&[0x40, 0x02], false), Some((2, 2)));
         assert_eq!(number(&[0x40], false), None);
         assert_eq!(number(&[0x08, 0, 0, 0, 0], true), None);

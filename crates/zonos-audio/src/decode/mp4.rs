@@ -187,7 +187,11 @@ impl Scan {
                 track.edits = list
                     .chunks_exact(width)
                     .map(|e| Edit {
-                        duration: if wide { u64_at(e, 0) } else { u64::from(u32_at(e, 0)) },
+                        duration: if wide {
+                            u64_at(e, 0)
+                        } else {
+                            u64::from(u32_at(e, 0))
+                        },
                         from: if wide {
                             u64_at(e, 8).cast_signed()
                         } else {
@@ -259,7 +263,10 @@ mod tests {
         let media = [
             part(b"mdhd", &words(&[0, 0, 0, 44_100, 0])),
             part(b"hdlr", b"\0\0\0\0\0\0\0\0soun"),
-            part(b"minf", &part(b"stbl", &part(b"stsd", b"\0\0\0\0\0\0\0\x01\0\0\0\x10mp4a"))),
+            part(
+                b"minf",
+                &part(b"stbl", &part(b"stsd", b"\0\0\0\0\0\0\0\x01\0\0\0\x10mp4a")),
+            ),
         ]
         .concat();
         let track = [

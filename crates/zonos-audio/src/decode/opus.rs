@@ -29,7 +29,21 @@ impl Head {
         let Some(body) = bytes.strip_prefix(b"OpusHead") else {
             return Err(Problem::damaged("no Opus header"));
         };
-        let [_version, channels, s0, s1, _, _, _, _, g0, g1, family, rest @ ..] = body else {
+        let [
+            _version,
+            channels,
+            s0,
+            s1,
+            _,
+            _,
+            _,
+            _,
+            g0,
+            g1,
+            family,
+            rest @ ..,
+        ] = body
+        else {
             return Err(cut);
         };
         let word = |a, b| {
@@ -59,7 +73,9 @@ impl Head {
             if *streams == 0
                 || usize::from(*streams) > count
                 || coupled > streams
-                || mapping.iter().any(|&m| m != 255 && usize::from(m) >= sources)
+                || mapping
+                    .iter()
+                    .any(|&m| m != 255 && usize::from(m) >= sources)
             {
                 return Err(Problem::header("an impossible layout of Opus streams"));
             }
@@ -149,7 +165,13 @@ impl Opus {
         planes.resize(channels, Vec::new());
         for (c, plane) in planes.iter_mut().enumerate() {
             plane.clear();
-            plane.extend(samples.iter().skip(c).step_by(channels).map(|x| x * self.gain));
+            plane.extend(
+                samples
+                    .iter()
+                    .skip(c)
+                    .step_by(channels)
+                    .map(|x| x * self.gain),
+            );
         }
         Some(())
     }

@@ -7,7 +7,9 @@ use symphonia::core::codecs::audio::well_known::{
     CODEC_ID_AAC, CODEC_ID_ALAC, CODEC_ID_FLAC, CODEC_ID_MP1, CODEC_ID_MP2, CODEC_ID_MP3,
     CODEC_ID_OPUS, CODEC_ID_VORBIS,
 };
-use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
+use symphonia::core::codecs::audio::{
+    AudioCodecId, AudioCodecParameters, AudioDecoder, AudioDecoderOptions,
+};
 use symphonia::core::errors::Error;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::MediaSourceStream;
@@ -61,6 +63,8 @@ pub(super) struct Packets {
     total: Option<u64>,
     /// Whether the sound's end was seen, where the container has a mark for it.
     ended: bool,
+    /// Whether the end of the file is the end of the sound, wherever it comes.
+    live: bool,
     /// Tracks with sound.
     audio_tracks: usize,
     budget: Budget,
@@ -88,8 +92,8 @@ impl Packets {
             barren: 0,
         };
         let stream = MediaSourceStream::new(Box::new(source), Default::default());
-        let mut format = demuxer(stream, container)
-            .map_err(|error| index.problem(error, container))?;
+        let mut format =
+            demuxer(stream, container).map_err(|error| index.problem(error, container))?;
         let (track, codec) = choose(format.as_ref(), &index, container)?;
         let audio_tracks = audio_tracks(format.as_ref());
         let first = first(format.as_mut(), &track, codec, budget)?;
@@ -141,6 +145,7 @@ impl Packets {
             padding: 0,
             total: None,
             ended: true,
+            live: matches!(index, Index::Matroska(segment) if segment.live),
             audio_tracks,
             budget,
             damaged,
@@ -514,7 +519,12 @@ impl Packets {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return Ok(()),
                 Err(Error::ResetRequired) => {
-                    sink.warn("several streams follow each other in the file; only the first was read");
+                    sink.warn(
+                        "several streams follow each other in the file; only the first was read",
+                    );
+                    return Ok(());
+                }
+                Err(Error::IoError(e)) if self.live && e.kind() == io::ErrorKind::UnexpectedEof => {
                     return Ok(());
                 }
                 Err(error) => return Err(plain(error)),
@@ -528,7 +538,8 @@ impl Packets {
                 self.budget.barren()?;
                 continue;
             };
-            if rate != self.info.sample_rate || !matches!(channels, 1) && channels != self.info.channels
+            if rate != self.info.sample_rate
+                || !matches!(channels, 1) && channels != self.info.channels
             {
                 return Err(Problem::damaged(format!(
                     "{rate} Hz and {channels} channels follow {} Hz and {}",

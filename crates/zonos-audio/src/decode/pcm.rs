@@ -149,9 +149,6 @@ mod tests {
             one(Sample::F64 { big: false }, &(-2.5_f64).to_le_bytes()),
             -2.5
         );
-        assert_eq!(
-            one(Sample::MuLaw, &[0x80]),
-            32_124.0 / 32_768.0
-        );
+        assert_eq!(one(Sample::MuLaw, &[0x80]), 32_124.0 / 32_768.0);
     }
 }

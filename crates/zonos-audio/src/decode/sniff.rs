@@ -277,9 +277,7 @@ fn mpeg_header(h: [u8; 4]) -> Option<((u8, u8, u8), usize)> {
     const LOW1: [u32; 15] = [
         0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256,
     ];
-    const LOW23: [u32; 15] = [
-        0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160,
-    ];
+    const LOW23: [u32; 15] = [0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160];
     if h[0] != 0xff || h[1] & 0xe0 != 0xe0 {
         return None;
     }
@@ -319,7 +317,11 @@ fn adts_frames(bytes: &[u8]) -> usize {
     let mut at = 0;
     for seen in 0..2 {
         let Some(h) = bytes.get(at..at + 7) else {
-            return if seen > 0 && at == bytes.len() { 2 } else { seen };
+            return if seen > 0 && at == bytes.len() {
+                2
+            } else {
+                seen
+            };
         };
         let size = usize::from(h[3] & 3) << 11 | usize::from(h[4]) << 3 | usize::from(h[5] >> 5);
         if h[0] != 0xff || h[1] & 0xf6 != 0xf0 || size < 7 {
@@ -364,10 +366,7 @@ mod tests {
         let mut tagged = b"ID3\x04\0\0\0\0\x01\0".to_vec();
         tagged.extend([0; 128]);
         tagged.extend(frame().repeat(2));
-        assert_eq!(
-            kind(&tagged).unwrap(),
-            Kind::Packets(Container::Mpeg)
-        );
+        assert_eq!(kind(&tagged).unwrap(), Kind::Packets(Container::Mpeg));
         assert!(matches!(kind(&tagged[..100]), Err(Problem::CutShort(_))));
     }
 

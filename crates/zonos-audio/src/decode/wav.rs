@@ -7,9 +7,7 @@ use super::source::Source;
 use super::{AudioInfo, Problem, Reader, check_format};
 
 /// The last 14 bytes of a sub-format that is a format tag (`KSDATAFORMAT_SUBTYPE_*`).
-const TAG_GUID: [u8; 14] = [
-    0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71,
-];
+const TAG_GUID: [u8; 14] = [0, 0, 0, 0, 0x10, 0, 0x80, 0, 0, 0xaa, 0, 0x38, 0x9b, 0x71];
 
 /// A format chunk longer than this has nothing more of interest.
 const MAX_FORMAT: usize = 2048;
@@ -189,7 +187,11 @@ impl Format {
             tag = u16_at(guid, 0);
         }
         let channels = usize::from(channels);
-        let depth = || Problem::header(format!("unsupported bit depth {bits}; expected 8, 16, 24 or 32, or 32 or 64 for floats"));
+        let depth = || {
+            Problem::header(format!(
+                "unsupported bit depth {bits}; expected 8, 16, 24 or 32, or 32 or 64 for floats"
+            ))
+        };
         let coding = match tag {
             1 => Coding::Pcm(match bits {
                 8 => Sample::U8,

@@ -58,7 +58,13 @@ pub(super) fn write(sound: &Sound<'_>, file: &mut AtomicFile) -> Result<(), Enco
         at: 0,
         block: Vec::new(),
     };
-    let stream = flacenc::encode_with_fixed_block_size(&config, samples, BLOCK)
+    let mut stream = flacenc::encode_with_fixed_block_size(&config, samples, BLOCK)
+        .map_err(|error| sound.failed(error))?;
+    // All blocks but the last have this size. The crate counts the last one too, and readers refuse
+    // less than 16.
+    stream
+        .stream_info_mut()
+        .set_block_sizes(BLOCK, BLOCK)
         .map_err(|error| sound.failed(error))?;
     let mut bytes = ByteSink::new();
     stream

@@ -1,0 +1,200 @@
+//! Headers that lie, and small files that hold hours.
+
+use std::time::{Duration, Instant};
+
+use zonos_audio::decode::{DecodeLimits, Problem, decode_bytes, decode_file, probe_bytes};
+
+use super::write::Wav;
+use super::{bytes, fixture};
+
+fn crc8(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |mut crc, &b| {
+        crc ^= b;
+        for _ in 0..8 {
+            crc = crc << 1 ^ if crc & 0x80 != 0 { 0x07 } else { 0 };
+        }
+        crc
+    })
+}
+
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |mut crc, &b| {
+        crc ^= u16::from(b) << 8;
+        for _ in 0..8 {
+            crc = crc << 1 ^ if crc & 0x8000 != 0 { 0x8005 } else { 0 };
+        }
+        crc
+    })
+}
+
+/// FLAC of `seconds` of silence at 8 kHz, in 13 bytes for every eight seconds.
+fn silent_flac(seconds: u64, claimed: u64) -> Vec<u8> {
+    const BLOCK: u64 = 65_535;
+    let total = claimed * 8_000;
+    let mut file = b"fLaC\x80\0\0\x22\xff\xff\xff\xff\0\0\0\0\0\0".to_vec();
+    // 20 bits rate, 3 bits channels - 1, 5 bits depth - 1, 36 bits length.
+    file.extend((8_000_u64 << 44 | 15 << 36 | total).to_be_bytes());
+    file.extend([0; 16]);
+    for frame in 0..(seconds * 8_000).div_ceil(BLOCK) {
+        let mut bytes = vec![0xff, 0xf8, 0x74, 0x08];
+        // The number, as UTF-8 spells characters.
+        let number = char::from_u32(frame as u32).unwrap();
+        bytes.extend(number.encode_utf8(&mut [0; 4]).as_bytes());
+        bytes.extend((BLOCK as u16 - 1).to_be_bytes());
+        bytes.push(crc8(&bytes));
+        // A constant of zero.
+        bytes.extend([0, 0, 0]);
+        bytes.extend(crc16(&bytes).to_be_bytes());
+        file.extend(bytes);
+    }
+    file
+}
+
+#[test]
+fn hours_in_a_small_file_stop_early() {
+    let hours = 10;
+    let limits = DecodeLimits {
+        max_seconds: 600.0,
+        ..DecodeLimits::default()
+    };
+    // Said in the header, and not said.
+    for claimed in [hours * 3600, 0] {
+        let file = silent_flac(hours * 3600, claimed);
+        assert!(file.len() < 100_000);
+        let began = Instant::now();
+        let error = decode_bytes("hours.flac", file, &limits).unwrap_err();
+        assert!(
+            matches!(error.problem(), Problem::TooLong { .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("longer than 600 s"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+    // What fits is read, to the sample.
+    let decoded = decode_bytes("minute.flac", silent_flac(65, 0), &limits).unwrap();
+    assert_eq!(decoded.channels[0].len() as u64, 65_535 * 8);
+    // A claim of hours over a minute that is there is a claim all the same.
+    assert!(decode_bytes("claim.flac", silent_flac(65, 36_000), &limits).is_err());
+}
+
+#[test]
+fn decoded_bytes_are_bounded() {
+    let limits = DecodeLimits {
+        max_decoded_bytes: 4 * 8_000 * 10,
+        ..DecodeLimits::default()
+    };
+    let error = decode_bytes("seconds.flac", silent_flac(60, 0), &limits).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::TooLarge { limit: 320_000 }),
+        "{error}"
+    );
+    let wav = Wav::pcm16(16_000, 2, &vec![0.0; 2 * 50_000]);
+    assert!(decode_bytes("stereo.wav", wav.bytes(), &limits).is_err());
+}
+
+#[test]
+fn encoded_bytes_are_bounded() {
+    let limits = DecodeLimits {
+        max_encoded_bytes: 4096,
+        ..DecodeLimits::default()
+    };
+    let path = fixture("decode/pcm16_mono_22050.wav");
+    let error = decode_file(&path, &limits).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::TooManyBytes { limit: 4096 }),
+        "{error}"
+    );
+    let error = decode_bytes("x", std::fs::read(path).unwrap(), &limits).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::TooManyBytes { limit: 4096 }),
+        "{error}"
+    );
+}
+
+#[test]
+fn impossible_headers() {
+    let base = Wav::pcm16(16_000, 1, &[0.5; 100]);
+    let refused = |wav: Wav, says: &str| {
+        for result in [
+            bytes("w", wav.bytes()).map(|d| d.info),
+            probe_bytes("w", wav.bytes()),
+        ] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains(says), "{text}");
+        }
+    };
+    refused(
+        Wav {
+            channels: 0,
+            ..base.clone()
+        },
+        "0 channels",
+    );
+    refused(
+        Wav {
+            channels: 65,
+            ..base.clone()
+        },
+        "implausible channel count 65",
+    );
+    refused(
+        Wav {
+            rate: 0,
+            ..base.clone()
+        },
+        "sample rate 0",
+    );
+    refused(
+        Wav {
+            rate: 655_350,
+            ..base.clone()
+        },
+        "implausible sample rate 655350 Hz",
+    );
+    refused(
+        Wav {
+            rate: 10,
+            ..base.clone()
+        },
+        "implausible sample rate 10 Hz",
+    );
+    refused(
+        Wav {
+            bits: 64,
+            ..base.clone()
+        },
+        "unsupported bit depth 64",
+    );
+    refused(
+        Wav {
+            tag: 0x55,
+            ..base.clone()
+        },
+        "MP3 (codec tag 0x0055) in WAV",
+    );
+    // The same in FLAC: 655,350 Hz is the most its header holds.
+    let mut flac = silent_flac(1, 1);
+    let fields = 655_350_u64 << 44 | 15 << 36 | 8_000;
+    flac[18..26].copy_from_slice(&fields.to_be_bytes());
+    assert!(bytes("rate.flac", flac).is_err());
+    // Ten hours claimed over nothing.
+    let mut claim = base.clone();
+    claim.data_size = Some(0x7000_0000);
+    assert_eq!(
+        bytes("claim.wav", claim.bytes()).unwrap().channels[0].len(),
+        100
+    );
+}
+
+#[test]
+fn folders_and_missing_files() {
+    let missing = decode_file("no/such/file.wav", &DecodeLimits::default()).unwrap_err();
+    assert!(
+        missing
+            .to_string()
+            .starts_with("no/such/file.wav: cannot read"),
+        "{missing}"
+    );
+    let folder = decode_file(fixture("decode"), &DecodeLimits::default()).unwrap_err();
+    assert!(folder.to_string().contains("is a directory"), "{folder}");
+}
