@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{Seek, SeekFrom, Write};
 
 use mp3lame_encoder::{
-    Bitrate, Builder, DualPcm, FlushNoGap, Mode, MonoPcm, Quality, max_required_buffer_size,
+    Bitrate, Builder, DualPcm, FlushGap, Mode, MonoPcm, Quality, max_required_buffer_size,
 };
 
 use super::{EncodeError, Sound};
@@ -56,7 +56,7 @@ pub(super) fn write(sound: &Sound<'_>, file: &mut AtomicFile) -> Result<(), Enco
     bytes.clear();
     bytes.reserve(max_required_buffer_size(0));
     encoder
-        .flush_to_vec::<FlushNoGap>(&mut bytes)
+        .flush_to_vec::<FlushGap>(&mut bytes)
         .map_err(|error| sound.failed(error))?;
     file.write_all(&bytes).map_err(|error| file.error(error))?;
 
