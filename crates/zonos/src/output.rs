@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use zonos_audio::encode::AudioFormat;
 use zonos_audio::{AtomicFile, ScratchFolder, Unfinished};
 use zonos_checkpoint::Checkpoint;
 
@@ -48,6 +49,30 @@ impl Target {
 pub(crate) fn check_file(path: &Path) -> Result<(), Failure> {
     no_dash(path)?;
     Ok(AtomicFile::create(path).map(drop)?)
+}
+
+/// The format that a sound file's ending asks for; `None` for endings that ask for none. Endings of
+/// formats that cannot be written are refused.
+pub(crate) fn sound_format(path: &Path) -> Result<Option<AudioFormat>, Failure> {
+    let format = AudioFormat::from_path(path);
+    if let Some(format) = format
+        && !format.is_available()
+    {
+        return Err(Failure::usage(format!(
+            "{}: this build cannot write {format}; build with --features mp3, which takes in LAME (LGPL), or write .wav, .flac or .opus",
+            path.display()
+        )));
+    }
+    let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
+    let foreign = ["aac", "ac3", "aif", "aiff", "amr", "caf", "m4a", "mka", "mp4", "webm", "wma"];
+    if foreign.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
+        return Err(Failure::usage(format!(
+            "{}: .{ending} files cannot be written; expected {}",
+            path.display(),
+            AudioFormat::ENDINGS
+        )));
+    }
+    Ok(format)
 }
 
 /// Only `zonos tts --output` can write to stdout. Anywhere else `-` would become a file of that name.

@@ -102,7 +102,7 @@ pub(crate) struct GlobalArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Speak a text into a WAV file.
+    /// Speak a text into a sound file.
     Tts(Box<commands::tts::TtsArgs>),
     /// Write the prompt rows of a text, as the backbone sees them.
     Prompt(commands::prompt::PromptArgs),
@@ -114,6 +114,10 @@ pub(crate) enum Command {
     Voices(commands::voices::VoicesArgs),
     /// Work with the codec alone.
     Dac(commands::dac::DacArgs),
+    /// Compute the voice vector of a recording.
+    Embed(commands::embed::EmbedArgs),
+    /// Tell what a sound file holds, and convert it.
+    Audio(commands::audio::AudioArgs),
     /// List a checkpoint: tensors, metadata, which model it is, what would not load and why.
     Inspect(commands::inspect::InspectArgs),
     /// Copy a checkpoint into another format.

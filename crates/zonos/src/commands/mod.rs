@@ -1,10 +1,12 @@
 //! One file per command, and what surrounds all of them.
 
+pub(crate) mod audio;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod dac;
 pub(crate) mod demo_checkpoint;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod inspect;
 pub(crate) mod man;
@@ -46,6 +48,8 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Validate(args) => validate::run(args, global),
         Command::Voices(args) => voices::run(args, global),
         Command::Dac(args) => dac::run(args, global),
+        Command::Audio(args) => audio::run(args, global),
+        Command::Embed(args) => embed::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Convert(args) => convert::run(args, global),
         Command::DemoCheckpoint(args) => demo_checkpoint::run(args, global),

@@ -54,7 +54,8 @@ full. --max-frames is the caller's own choice: a speech that it ends exits with 
 pub(crate) struct TtsArgs {
     /// The text to speak; - reads it from stdin.
     text: OsString,
-    /// WAV file to write (16 bit, mono); - streams to stdout.
+    /// File to write, mono; its ending chooses the format: .flac, .opus or .ogg (Opus), .mp3 (builds
+    /// with --features mp3), .f32, .s16 or .raw; any other is 16-bit WAV. - streams WAV to stdout.
     #[arg(long, short, value_name = "OUT.wav|-")]
     output: PathBuf,
     /// Also write the codec's codes as .npy, [frames, 9] <i4.
@@ -123,6 +124,7 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         output::check_file(path)?;
     }
     let target = Target::open(&args.output)?;
+    let format = output::sound_format(&args.output)?.unwrap_or_default();
     // Stderr carries the report then, and nothing else.
     let reported = global.json && target == Target::Stdout;
     let quiet = global.quiet || reported;
@@ -193,7 +195,7 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     weights::check_audio(speech.waveform.samples(), &codec)?;
     let mut written = Vec::new();
     if let Target::File(path) = &target {
-        written.push(speech.waveform.stage_wav(path)?);
+        written.push(speech.waveform.stage_as(path, format)?);
     }
     if let Some(path) = &args.codes {
         written.push(speech.codes.stage_npy(path)?);
