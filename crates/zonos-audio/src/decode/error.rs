@@ -43,11 +43,11 @@ pub enum Problem {
     #[error("not an audio file ({0}); supported: {SUPPORTED}")]
     NotAudio(String),
     /// It is audio in a format that is not read.
-    #[error("{codec} in {container} is not supported; supported: {SUPPORTED}")]
+    #[error("{} is not supported; supported: {SUPPORTED}", in_container(codec, container))]
     Unsupported {
-        /// The codec.
+        /// The codec, or the format as a whole.
         codec: String,
-        /// The container.
+        /// The container; empty where the format is its own.
         container: String,
     },
     /// A header field is impossible.
@@ -95,6 +95,13 @@ pub enum Problem {
         /// The limit.
         limit: u64,
     },
+}
+
+fn in_container(codec: &str, container: &str) -> String {
+    match container {
+        "" => codec.to_owned(),
+        _ => format!("{codec} in {container}"),
+    }
 }
 
 impl Problem {

@@ -28,7 +28,7 @@ use super::{AudioInfo, Problem, Reader, matroska, mp4};
 /// Packets in a row that may give nothing: damaged ones, or those of a hostile index.
 const MAX_BARREN: u32 = 4096;
 
-/// Packets that are tried to find out what the decoder gives.
+/// Damaged packets at the start after which a file is given up.
 const MAX_TRIES: u32 = 64;
 
 /// What the container tells about its tracks, beyond what the demuxer does.
@@ -401,7 +401,7 @@ fn first(
     let mut damaged = 0;
     let mut planes = Planes::new();
     let mut last = None;
-    for _ in 0..MAX_TRIES {
+    while damaged < MAX_TRIES {
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) => break,

@@ -194,10 +194,7 @@ fn foreign(head: &[u8]) -> Option<Problem> {
             .map(|(_, name)| *name)
     };
     if let Some(name) = find(&audio) {
-        return Some(Problem::unsupported(
-            format!("the format {name}"),
-            "this place",
-        ));
+        return Some(Problem::unsupported(name, ""));
     }
     if let Some(kind) = [b"moov", b"mdat", b"wide"]
         .iter()
