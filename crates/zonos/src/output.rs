@@ -64,8 +64,13 @@ pub(crate) fn sound_format(path: &Path) -> Result<Option<AudioFormat>, Failure> 
         )));
     }
     let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
-    let foreign = ["aac", "ac3", "aif", "aiff", "amr", "caf", "m4a", "mka", "mp4", "webm", "wma"];
-    if foreign.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
+    let foreign = [
+        "aac", "ac3", "aif", "aiff", "amr", "caf", "m4a", "mka", "mp4", "webm", "wma",
+    ];
+    if foreign
+        .iter()
+        .any(|known| ending.eq_ignore_ascii_case(known))
+    {
         return Err(Failure::usage(format!(
             "{}: .{ending} files cannot be written; expected {}",
             path.display(),

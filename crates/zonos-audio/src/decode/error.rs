@@ -43,7 +43,10 @@ pub enum Problem {
     #[error("not an audio file ({0}); supported: {SUPPORTED}")]
     NotAudio(String),
     /// It is audio in a format that is not read.
-    #[error("{} is not supported; supported: {SUPPORTED}", in_container(codec, container))]
+    #[error(
+        "{} is not supported; supported: {SUPPORTED}",
+        in_container(codec, container)
+    )]
     Unsupported {
         /// The codec, or the format as a whole.
         codec: String,
