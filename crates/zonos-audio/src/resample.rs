@@ -106,7 +106,7 @@ impl Resampler {
     }
 
     /// Resamples a whole signal: [`output_len`](Self::output_len) samples, on all cores of rayon's
-    /// pool. Sums are in f32 over eight lanes.
+    /// pool. Sums are in f32.
     pub fn resample(&self, samples: &[f32]) -> Vec<f32> {
         let Some(kernel) = self.kernel() else {
             return samples.to_vec();

@@ -131,6 +131,8 @@ pub struct Stft {
     window: Vec<f32>,
     forward: Arc<dyn RealToComplex<f32>>,
     backward: Arc<dyn ComplexToReal<f32>>,
+    /// `[hop]`: what the squared windows add up to where frames are all around, by position in the hop.
+    sums: Arc<[f64]>,
 }
 
 /// Frames that one task transforms.
@@ -148,6 +150,7 @@ impl Stft {
             window: config.full_window(),
             forward: planner.plan_fft_forward(config.n_fft),
             backward: planner.plan_fft_inverse(config.n_fft),
+            sums: config.periodic_sums().into(),
             config,
         })
     }
@@ -174,6 +177,31 @@ impl Stft {
         })
     }
 
+    /// As [`forward`](Self::forward), real and imaginary parts apart, each `[frames, bins]`.
+    ///
+    /// # Errors
+    /// [`StftError::TooShort`].
+    pub fn forward_parts(&self, samples: &[f32]) -> Result<(Vec<f32>, Vec<f32>), StftError> {
+        let (frames, bins) = (self.config.frames(samples.len())?, self.config.bins());
+        let padded = self.config.pad(samples);
+        let (mut re, mut im) = (vec![0.0; frames * bins], vec![0.0; frames * bins]);
+        re.par_chunks_mut(FRAMES * bins)
+            .zip(im.par_chunks_mut(FRAMES * bins))
+            .enumerate()
+            .for_each(|(i, (re, im))| {
+                let count = re.len() / bins;
+                let mut rows = re.chunks_mut(bins).zip(im.chunks_mut(bins));
+                self.transform(&padded, i * FRAMES, count, |spectrum| {
+                    if let Some((re, im)) = rows.next() {
+                        for ((re, im), z) in re.iter_mut().zip(im).zip(spectrum) {
+                            (*re, *im) = (z.re, z.im);
+                        }
+                    }
+                });
+            });
+        Ok((re, im))
+    }
+
     /// Calls `make` with the spectrum of each frame and the frame's row of `out`, `width` values.
     pub(crate) fn each_frame<T: Send>(
         &self,
@@ -182,45 +210,56 @@ impl Stft {
         width: usize,
         make: impl Fn(&[Complex32], &mut [T]) + Sync,
     ) -> Result<(), StftError> {
-        let StftConfig { n_fft, hop, .. } = self.config;
         let frames = self.config.frames(samples.len())?;
         let padded = self.config.pad(samples);
-        let samples = padded.as_slice();
+        let out = &mut out[..frames * width];
+        out.par_chunks_mut(FRAMES * width)
+            .enumerate()
+            .for_each(|(i, rows)| {
+                let mut rows = rows.chunks_mut(width);
+                let count = rows.len();
+                self.transform(&padded, i * FRAMES, count, |spectrum| {
+                    if let Some(row) = rows.next() {
+                        make(spectrum, row);
+                    }
+                });
+            });
+        Ok(())
+    }
+
+    /// Calls `each` with the spectra of `count` frames of a padded signal, from frame `first` on.
+    fn transform(
+        &self,
+        padded: &[f32],
+        first: usize,
+        count: usize,
+        mut each: impl FnMut(&[Complex32]),
+    ) {
+        let StftConfig { n_fft, hop, .. } = self.config;
         let scale = self
             .config
             .normalized
             .then(|| (n_fft as f32).sqrt().recip());
-        let task = |first: usize, rows: &mut [T]| {
-            let mut frame = self.forward.make_input_vec();
-            let mut spectrum = self.forward.make_output_vec();
-            let mut scratch = self.forward.make_scratch_vec();
-            for (t, row) in rows.chunks_mut(width).enumerate() {
-                let samples = &samples[(first + t) * hop..][..n_fft];
-                for (y, (x, w)) in frame.iter_mut().zip(samples.iter().zip(&self.window)) {
-                    *y = x * w;
-                }
-                // Fails for buffers of wrong lengths only, and the plan made these.
-                let done =
-                    self.forward
-                        .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
-                debug_assert!(done.is_ok());
-                if let Some(scale) = scale {
-                    for z in &mut spectrum {
-                        *z *= scale;
-                    }
-                }
-                make(&spectrum, row);
+        let mut frame = self.forward.make_input_vec();
+        let mut spectrum = self.forward.make_output_vec();
+        let mut scratch = self.forward.make_scratch_vec();
+        for t in first..first + count {
+            let samples = &padded[t * hop..][..n_fft];
+            for (y, (x, w)) in frame.iter_mut().zip(samples.iter().zip(&self.window)) {
+                *y = x * w;
             }
-        };
-        let out = &mut out[..frames * width];
-        if frames <= FRAMES {
-            task(0, out);
-        } else {
-            out.par_chunks_mut(FRAMES * width)
-                .enumerate()
-                .for_each(|(i, rows)| task(i * FRAMES, rows));
+            // Fails for buffers of wrong lengths only, and the plan made these.
+            let done = self
+                .forward
+                .process_with_scratch(&mut frame, &mut spectrum, &mut scratch);
+            debug_assert!(done.is_ok());
+            if let Some(scale) = scale {
+                for z in &mut spectrum {
+                    *z *= scale;
+                }
+            }
+            each(&spectrum);
         }
-        Ok(())
     }
 
     /// The signal whose spectrum is nearest to `spectrum` in the least-squares sense: inverse
@@ -240,7 +279,45 @@ impl Stft {
         spectrum: &Spectrum,
         length: Option<usize>,
     ) -> Result<Vec<f32>, StftError> {
-        inverse::run(self, spectrum, length)
+        let (frames, bins) = (spectrum.frames, spectrum.bins);
+        self.fits(frames, bins, &[spectrum.values.len()])?;
+        inverse::run(self, frames, length, |t, column| {
+            column.copy_from_slice(spectrum.frame(t));
+        })
+    }
+
+    /// As [`inverse`](Self::inverse), of real and imaginary parts apart, each `[frames, bins]`.
+    ///
+    /// # Errors
+    /// As [`inverse`](Self::inverse).
+    pub fn inverse_parts(
+        &self,
+        re: &[f32],
+        im: &[f32],
+        length: Option<usize>,
+    ) -> Result<Vec<f32>, StftError> {
+        let bins = self.config.bins();
+        let frames = re.len() / bins;
+        self.fits(frames, bins, &[re.len(), im.len()])?;
+        inverse::run(self, frames, length, |t, column| {
+            let row = t * bins..(t + 1) * bins;
+            let parts = re[row.clone()].iter().zip(&im[row]);
+            for (z, (&re, &im)) in column.iter_mut().zip(parts) {
+                *z = Complex32::new(re, im);
+            }
+        })
+    }
+
+    fn fits(&self, frames: usize, bins: usize, values: &[usize]) -> Result<(), StftError> {
+        let expected = self.config.bins();
+        let right = |&n: &usize| frames.checked_mul(bins) == Some(n);
+        if frames > 0 && bins == expected && values.iter().all(right) {
+            return Ok(());
+        }
+        Err(StftError::Spectrum {
+            expected: format!("at least one frame of {expected} bins"),
+            found: format!("{frames} frames of {bins} bins, {values:?} values"),
+        })
     }
 }
 

@@ -57,19 +57,13 @@ impl<T: Clone> Tables<T> {
     }
 }
 
-/// The rows of `x [batch, samples]` in host memory, if that is where they lie and nothing tracks
-/// what becomes of them.
-fn host_rows(x: &Tensor<2>) -> Option<Vec<f32>> {
+/// The values of `x` in host memory, if that is where they lie and nothing tracks what becomes of
+/// them.
+fn host_values<const D: usize>(x: &Tensor<D>) -> Option<Vec<f32>> {
     if x.is_tracked() || !is_cpu(&x.device()) {
         return None;
     }
     to_f32(x.clone()).into_data().try_into_vec().ok()
-}
-
-/// As [`host_rows`], for three axes.
-fn host_planes(x: &Tensor<3>) -> Option<Vec<f32>> {
-    let [a, b, c] = x.dims();
-    host_rows(&x.clone().reshape([a, b * c]))
 }
 
 fn constant<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {

@@ -4,8 +4,10 @@
 //! reported. The floor of a component is the least time its arithmetic or its memory traffic can
 //! take here, from the rates measured in the same run.
 
+mod audio;
 mod backbone;
 mod dac;
+mod dsp;
 mod ecapa;
 mod kernels;
 mod machine;
@@ -23,7 +25,7 @@ use machine::Machine;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: backbone, dac, ecapa, kernels or memory
+    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels or memory
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -55,8 +57,12 @@ enum Component {
     Backbone,
     /// The codec at full size, decoding and encoding
     Dac,
+    /// Resampling, mel and spectra of a minute
+    Dsp,
     /// The speaker encoder at full size, on ten seconds
     Ecapa,
+    /// Decoding a minute of sound
+    Audio,
     /// Matrix-vector products over weights that no cache holds
     Kernels,
     /// Peak memory of decoding a minute of audio
@@ -186,8 +192,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     if wants(Component::Dac) {
         lines.extend(dac::run(&bench)?);
     }
+    if wants(Component::Dsp) {
+        lines.extend(dsp::run(&bench)?);
+    }
     if wants(Component::Ecapa) {
         lines.extend(ecapa::run(&bench)?);
+    }
+    if wants(Component::Audio) {
+        lines.extend(audio::run(&bench)?);
     }
     let memory = if wants(Component::Memory) {
         dac::peak_memory(&bench)?

@@ -10,6 +10,11 @@ const CROSSINGS: f64 = 6.0;
 const ROLLOFF: f64 = 0.99;
 /// Taps are stored in groups of this many, so that sums run over whole lanes.
 const LANES: usize = 8;
+/// Up to this many samples a frame, sums run over several frames at once and not over taps: with so few,
+/// adding up the lanes at the end of each sum would cost as much as the sum.
+const FEW: usize = 8;
+/// Frames that are summed at once then.
+const TILE: usize = 16;
 /// Largest dense filter that [`ResampleKernel::dense`] makes, in taps: 256 MiB.
 const MAX_DENSE: usize = 1 << 26;
 
@@ -195,11 +200,52 @@ impl ResampleKernel {
                 &padded
             }
         };
+        if self.orig <= FEW {
+            return self.across_frames(samples, count, out);
+        }
         for (f, out) in out.chunks_mut(self.new).enumerate() {
             let samples = &samples[f * self.orig..];
             let phases = self.starts.iter().zip(self.taps.chunks_exact(self.span));
             for (y, (&start, taps)) in out.iter_mut().zip(phases) {
                 *y = dot(&samples[start..start + self.span], taps);
+            }
+        }
+    }
+
+    /// Frame by frame means `orig` samples further, so that each of every `orig` samples goes to a
+    /// stream of its own, in which frames are neighbours.
+    fn across_frames(&self, samples: &[f32], count: usize, out: &mut [f32]) {
+        let reach = samples.len().div_ceil(self.orig);
+        let length = reach + TILE;
+        let mut streams = vec![0.0; self.orig * length];
+        for (i, samples) in samples.chunks(self.orig).enumerate() {
+            for (stream, &x) in samples.iter().enumerate() {
+                streams[stream * length + i] = x;
+            }
+        }
+        for phase in 0..self.new {
+            let (start, taps) = self.phase(phase);
+            let taps: Vec<_> = taps
+                .iter()
+                .enumerate()
+                .filter(|(_, tap)| **tap != 0.0)
+                .map(|(i, &tap)| {
+                    let at = start + i;
+                    (at % self.orig * length + at / self.orig, tap)
+                })
+                .collect();
+            for first in (0..count).step_by(TILE) {
+                let mut sums = [0.0f32; TILE];
+                for &(at, tap) in &taps {
+                    let stream = &streams[at + first..][..TILE];
+                    for (sum, x) in sums.iter_mut().zip(stream) {
+                        *sum += x * tap;
+                    }
+                }
+                let places = out.iter_mut().skip(first * self.new + phase);
+                for (y, sum) in places.step_by(self.new).zip(sums) {
+                    *y = sum;
+                }
             }
         }
     }

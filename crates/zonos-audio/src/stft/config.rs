@@ -161,6 +161,15 @@ impl StftConfig {
         sums
     }
 
+    /// The same by position in the hop, where as many frames overlap as ever can.
+    pub(super) fn periodic_sums(&self) -> Vec<f64> {
+        let mut sums = vec![0.0; self.hop];
+        for (i, w) in self.full_window().into_iter().enumerate() {
+            sums[i % self.hop] += f64::from(w) * f64::from(w);
+        }
+        sums
+    }
+
     /// The window in the middle of `n_fft` values; an odd zero goes behind it.
     pub fn full_window(&self) -> Vec<f32> {
         let mut full = vec![0.0; self.n_fft];

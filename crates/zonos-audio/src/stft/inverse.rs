@@ -2,28 +2,16 @@
 
 use rayon::prelude::*;
 
-use super::{Complex32, Spectrum, Stft, StftConfig, StftError};
+use super::{Complex32, Stft, StftConfig, StftError};
 
+/// `column` gives the bins of a frame.
 pub(super) fn run(
     stft: &Stft,
-    spectrum: &Spectrum,
+    frames: usize,
     length: Option<usize>,
+    column: impl Fn(usize, &mut [Complex32]) + Sync,
 ) -> Result<Vec<f32>, StftError> {
     let config = &stft.config;
-    let (frames, bins) = (spectrum.frames, config.bins());
-    if frames == 0
-        || spectrum.bins != bins
-        || frames.checked_mul(bins) != Some(spectrum.values.len())
-    {
-        return Err(StftError::Spectrum {
-            expected: format!("at least one frame of {bins} bins"),
-            found: format!(
-                "{frames} frames of {} bins, {} values",
-                spectrum.bins,
-                spectrum.values.len()
-            ),
-        });
-    }
     let (start, natural) = config.kept(frames);
     let length = length.unwrap_or(natural);
     let total = config.n_fft + config.hop * (frames - 1);
@@ -38,71 +26,84 @@ pub(super) fn run(
     out[..covered]
         .par_chunks_mut(block)
         .enumerate()
-        .try_for_each(|(i, out)| part(stft, spectrum, start, i * block, out))?;
+        .try_for_each(|(i, out)| {
+            let first = i * block;
+            add_frames(stft, frames, &column, start + first, out);
+            divide(stft, frames, start + first, out).map_err(|(at, sum)| StftError::Uncovered {
+                sample: first + at,
+                sum,
+            })
+        })?;
     Ok(out)
 }
 
-/// Samples of the result from `first` on.
-fn part(
+/// The overlapped frames from position `from` on.
+fn add_frames(
     stft: &Stft,
-    spectrum: &Spectrum,
-    start: usize,
-    first: usize,
+    frames: usize,
+    column: &impl Fn(usize, &mut [Complex32]),
+    from: usize,
     out: &mut [f32],
-) -> Result<(), StftError> {
+) {
     let StftConfig {
         n_fft,
         hop,
         normalized,
         ..
     } = stft.config;
-    // Positions in the overlapped frames.
-    let (from, to) = (start + first, start + first + out.len());
-    let frames =
-        (from + 1).saturating_sub(n_fft).div_ceil(hop)..to.div_ceil(hop).min(spectrum.frames);
+    let to = from + out.len();
     let scale = if normalized {
         (n_fft as f32).sqrt() / n_fft as f32
     } else {
         1.0 / n_fft as f32
     };
-    let mut column = stft.backward.make_input_vec();
+    let window: Vec<f32> = stft.window.iter().map(|w| w * scale).collect();
+    let mut bins = stft.backward.make_input_vec();
     let mut frame = stft.backward.make_output_vec();
     let mut scratch = stft.backward.make_scratch_vec();
-    let mut sums = vec![0.0f64; out.len()];
-    for t in frames {
-        column.copy_from_slice(spectrum.frame(t));
-        real(&mut column[0]);
+    for t in (from + 1).saturating_sub(n_fft).div_ceil(hop)..to.div_ceil(hop).min(frames) {
+        column(t, &mut bins);
+        bins[0].im = 0.0;
         if n_fft.is_multiple_of(2) {
-            real(&mut column[n_fft / 2]);
+            bins[n_fft / 2].im = 0.0;
         }
         // Fails for buffers of wrong lengths and for the imaginary parts cleared above only.
         let done = stft
             .backward
-            .process_with_scratch(&mut column, &mut frame, &mut scratch);
+            .process_with_scratch(&mut bins, &mut frame, &mut scratch);
         debug_assert!(done.is_ok());
         let at = t * hop;
         let skip = from.saturating_sub(at);
         let target = at.max(from) - from;
         let n = (n_fft - skip).min(out.len() - target);
-        let values = frame[skip..][..n].iter().zip(&stft.window[skip..][..n]);
-        let targets = out[target..][..n].iter_mut().zip(&mut sums[target..][..n]);
-        for ((y, sum), (x, &w)) in targets.zip(values) {
-            *y += x * scale * w;
-            *sum += f64::from(w) * f64::from(w);
+        let values = frame[skip..][..n].iter().zip(&window[skip..][..n]);
+        for (y, (x, w)) in out[target..][..n].iter_mut().zip(values) {
+            *y += x * w;
         }
     }
-    for (i, (y, &sum)) in out.iter_mut().zip(&sums).enumerate() {
+}
+
+/// Divides by what the squared windows add up to; the first sample where that is too little, and how
+/// little.
+fn divide(stft: &Stft, frames: usize, from: usize, out: &mut [f32]) -> Result<(), (usize, f64)> {
+    let StftConfig { n_fft, hop, .. } = stft.config;
+    let square = |i: usize| f64::from(stft.window[i]) * f64::from(stft.window[i]);
+    for (i, y) in out.iter_mut().enumerate() {
+        let at = from + i;
+        let sum = if at + 1 >= n_fft && at < frames * hop {
+            stft.sums[at % hop]
+        } else {
+            let first = (at + 1).saturating_sub(n_fft).div_ceil(hop);
+            (first..=(at / hop).min(frames - 1))
+                .map(|t| at - t * hop)
+                .filter(|&i| i < n_fft)
+                .map(square)
+                .sum()
+        };
         if sum < StftConfig::SMALLEST_SUM {
-            return Err(StftError::Uncovered {
-                sample: first + i,
-                sum,
-            });
+            return Err((i, sum));
         }
         *y /= sum as f32;
     }
     Ok(())
-}
-
-fn real(z: &mut Complex32) {
-    z.im = 0.0;
 }

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use zonos_audio::mel::{Mel, MelConfig, MelError, MelPower, MelSpectrogram as HostMelSpectrogram};
 use zonos_kernels::ops::to_f32;
 
-use super::{Stft, Tables, constant, host_rows, product};
+use super::{Stft, Tables, constant, host_values, product};
 
 /// [`zonos_audio::mel`] as a module.
 ///
@@ -80,7 +80,7 @@ impl MelSpectrogram {
         run: impl Fn(&[f32]) -> Result<Mel, MelError>,
     ) -> Option<Result<Tensor<3>, MelError>> {
         let [batch, samples] = x.dims();
-        let rows = host_rows(x)?;
+        let rows = host_values(x)?;
         let run = || {
             let frames = self.stft.config().frames(samples)?;
             let mut values = Vec::with_capacity(batch * frames * self.config().bands);

@@ -5,7 +5,7 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 use zonos_audio::resample::{ResampleError, ResampleKernel, ResampleRecipe, Resampler};
 use zonos_kernels::ops::to_f32;
 
-use super::{ROWS, Tables, constant, fit, frames, host_rows, join, product};
+use super::{ROWS, Tables, constant, fit, frames, host_values, join, product};
 
 /// [`zonos_audio::resample`] as a module.
 ///
@@ -80,7 +80,7 @@ impl Resample {
         if batch * length == 0 {
             return super::zeros([batch, length], &device);
         }
-        if let Some(rows) = host_rows(&x) {
+        if let Some(rows) = host_values(&x) {
             let out: Vec<f32> = rows
                 .chunks_exact(samples)
                 .flat_map(|row| self.resampler.resample(row))

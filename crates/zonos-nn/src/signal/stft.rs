@@ -2,11 +2,11 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use zonos_audio::stft::{PadMode, Spectrum, Stft as HostStft, StftConfig, StftError};
+use zonos_audio::stft::{PadMode, Stft as HostStft, StftConfig, StftError};
 use zonos_kernels::ops::to_f32;
 
 use super::dft::{Dft, factors};
-use super::{ROWS, Tables, constant, fit, frames, host_planes, host_rows, join, overlap_add};
+use super::{ROWS, Tables, constant, fit, frames, host_values, join, overlap_add};
 
 /// Short-time Fourier transform; sizes and conventions are those of [`StftConfig`].
 ///
@@ -58,16 +58,17 @@ impl Stft {
         let [batch, samples] = x.dims();
         let frames = self.config().frames(samples)?;
         let bins = self.config().bins();
-        if let Some(rows) = host_rows(&x) {
+        if let Some(rows) = host_values(&x) {
             let (mut re, mut im) = (Vec::new(), Vec::new());
             for row in rows.chunks(samples.max(1)).take(batch) {
-                let planes = self.host.forward(row)?.planes();
-                re.extend(planes.0);
-                im.extend(planes.1);
+                let parts = self.host.forward_parts(row)?;
+                append(&mut re, parts.0);
+                append(&mut im, parts.1);
             }
-            let shape = [batch, bins, frames];
+            // Frames are rows in memory; turning them costs more than making them.
             let device = x.device();
-            return Ok((constant(re, shape, &device), constant(im, shape, &device)));
+            let part = |values| constant(values, [batch, frames, bins], &device).swap_dims(1, 2);
+            return Ok((part(re), part(im)));
         }
         let both = self.spectra(x, frames, |both| both).swap_dims(1, 2);
         Ok((
@@ -148,11 +149,11 @@ impl Istft {
         let length = length.unwrap_or(natural);
         let device = re.device();
         let (re, im) = (to_f32(re), to_f32(im));
-        if let (Some(re), Some(im)) = (host_planes(&re), host_planes(&im)) {
-            let mut out = Vec::with_capacity(batch * length);
+        let rows = |x: &Tensor<3>| host_values(&x.clone().swap_dims(1, 2));
+        if let (Some(re), Some(im)) = (rows(&re), rows(&im)) {
+            let mut out = Vec::new();
             for (re, im) in re.chunks(bins * count).zip(im.chunks(bins * count)) {
-                let spectrum = Spectrum::from_planes(bins, count, re, im)?;
-                out.extend(self.host.inverse(&spectrum, Some(length))?);
+                append(&mut out, self.host.inverse_parts(re, im, Some(length))?);
             }
             return Ok(constant(out, [batch, length], &device));
         }
@@ -242,6 +243,15 @@ impl Istft {
             parts.push(part);
         }
         join(parts, 1)
+    }
+}
+
+/// The first row is taken as it is: most batches have one.
+fn append(all: &mut Vec<f32>, row: Vec<f32>) {
+    if all.is_empty() {
+        *all = row;
+    } else {
+        all.extend(row);
     }
 }
 
