@@ -21,7 +21,7 @@ pub enum ReferenceError {
     NoRate,
     /// Samples that are NaN or infinite.
     #[error(
-        "the reference audio holds {count} samples that are not numbers, the first at {seconds:.2} s"
+        "the reference audio holds samples that are not numbers ({count}, the first at {seconds:.2} s)"
     )]
     NotFinite {
         /// How many.

@@ -34,9 +34,9 @@ const SILENT_BAND: f32 = -11.512_925 + 1e-3;
     allow_missing_positional = true,
     group(ArgGroup::new("input").required(true).args(["audio", "mel", "wav24k", "raw"])),
     after_help = "\
-AUDIO is any sound file (WAV, MP3, FLAC, Ogg, M4A and others, told by content), up to ten minutes; its
-channels are averaged and resampled to the encoder's rate. EMB.npy gets the vector as <f4 of shape [D],
-D being 2048 for the released encoder, for --speaker of `zonos tts` and others.
+AUDIO is any sound file (WAV, MP3, FLAC, Ogg, M4A and others, told by content), up to ten minutes.
+Its channels are averaged and resampled to the encoder's rate. EMB.npy gets the vector as <f4 of
+shape [D], D being 2048 for the released encoder, for --speaker of `zonos tts` and others.
 
 What makes no voice is refused: less than 0.3 s, silence, NaN. Quiet speech is fine.
 
@@ -122,6 +122,12 @@ pub(crate) fn run(args: &EmbedArgs, global: &GlobalArgs) -> Outcome {
             "{}: the ending must be .npy",
             args.embedding.display()
         )));
+    }
+    // The parser lets it pass beside another input, which excludes the one that it requires.
+    if args.rate.is_some() && args.raw.is_none() {
+        return Err(Failure::usage(
+            "--rate goes with --raw; other inputs tell their rate, or have the encoder's",
+        ));
     }
     let device = args.device.open()?;
     let (flag, path) = input.name();
