@@ -165,7 +165,7 @@ pub(crate) fn voice_names(data: &[u8]) {
     );
     assert!(!text.ends_with('.'));
     let parts: Vec<Component<'_>> = Path::new(text).components().collect();
-    assert!(matches!(parts.as_slice(), [Component::Normal(only)] if *only == *text));
+    assert!(matches!(parts.as_slice(), [Component::Normal(only)] if **only == *text));
     let stem = text.split('.').next().unwrap_or("").to_ascii_uppercase();
     assert!(!["CON", "PRN", "AUX", "NUL", "COM1", "LPT9"].contains(&stem.as_str()));
 }
