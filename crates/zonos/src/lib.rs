@@ -75,6 +75,9 @@
 //! let codes = Codes::new(4, 9, vec![17; 4 * 9])?;
 //! let waveform = codec.decode(&codes)?;
 //! assert_eq!(waveform.len(), 4 * 512);
+//!
+//! // And back: audio of any rate to codes, of which the first few may be enough.
+//! assert_eq!(codec.encode(&waveform, Some(2))?.codebooks(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -92,9 +95,9 @@
 //! ```
 
 pub use burn::tensor::Device;
-pub use zonos_audio::{Codes, WavStream, Waveform};
+pub use zonos_audio::{Codes, WavStream, Waveform, decode};
 pub use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, ModelKind};
-pub use zonos_dac::{Dac, DacStream};
+pub use zonos_dac::{Dac, DacParts, DacStream, Roundtrip, snr_db};
 pub use zonos_kernels::{device::available_devices, parse_device};
 pub use zonos_nn::Tap;
 pub use zonos_tts::{

@@ -440,7 +440,7 @@ fn targets_that_cannot_be_written() {
     work.refuses(
         2,
         &[".wav", ".npy"],
-        &["dac", "decode", &codes, "out.mp3", "--model", &codec],
+        &["dac", "decode", &codes, "out.xyz", "--model", &codec],
     );
     work.refuses(
         2,

@@ -115,7 +115,11 @@ fn ecapa() {
             let key = format!("short44k.{key}");
             assert_eq!(compared(&report, &key), 3, "{key}\n{report}");
             let from_wav = compared(&report, &format!("wav.{key}"));
-            assert_eq!(from_wav, if key.ends_with("wav24k") { 0 } else { 3 }, "{key}");
+            assert_eq!(
+                from_wav,
+                if key.ends_with("wav24k") { 0 } else { 3 },
+                "{key}"
+            );
         }
         let vectors = report.rows.iter().filter(|r| r.key.ends_with(".emb"));
         // From mel frames, from the WAV file, untapped, in a batch.

@@ -1,16 +1,20 @@
 //! `zonos dac`: the codec alone.
 
+mod encode;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use burn::tensor::Device;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use zonos_audio::encode::AudioFormat;
 use zonos_audio::{CodeLimits, Codes, CodesError, Waveform, npy};
-use zonos_checkpoint::LoadOptions;
-use zonos_dac::Dac;
+use zonos_checkpoint::{Checkpoint, LoadOptions};
+use zonos_dac::{Dac, DacParts};
 
 use super::generate::eos_path;
 use crate::args::{CodecArgs, DeviceArgs, GlobalArgs};
@@ -30,7 +34,9 @@ const MARKERS: [i32; 2] = [1024, 1025];
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  zonos dac encode speech.flac codes.npy --model weights_44khz_8kbps.pth
   zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth
+  zonos dac roundtrip speech.wav again.wav --model weights_44khz_8kbps.pth --plot spectra.png
   zonos dac seam codes.npy --model weights_44khz_8kbps.pth")]
 pub(crate) struct DacArgs {
     #[command(subcommand)]
@@ -39,8 +45,12 @@ pub(crate) struct DacArgs {
 
 #[derive(Debug, Subcommand)]
 enum DacCommand {
+    /// Encode audio into codes.
+    Encode(encode::EncodeArgs),
     /// Decode codes into audio.
     Decode(DecodeArgs),
+    /// Encode audio, decode it again, and tell how much became of it.
+    Roundtrip(encode::RoundtripArgs),
     /// Compare streamed with whole decoding and print the largest difference of a sample.
     Seam(SeamArgs),
 }
@@ -62,7 +72,8 @@ struct DecodeArgs {
     /// Codes to decode.
     #[arg(value_name = "CODES.npy")]
     codes: PathBuf,
-    /// File to write: .wav (16 bit) or .npy (float32).
+    /// File to write: .npy (float32 samples), .wav, .flac, .opus or .ogg (Opus), .mp3 (builds with
+    /// --features mp3), .f32, .s16 or .raw.
     #[arg(value_name = "OUT.wav|OUT.npy")]
     output: PathBuf,
     /// Frames to decode at a time; the result is the same.
@@ -104,22 +115,15 @@ struct SeamArgs {
 /// Runs the command.
 pub(crate) fn run(args: &DacArgs, global: &GlobalArgs) -> Outcome {
     match &args.command {
+        DacCommand::Encode(args) => encode::encode(args, global),
         DacCommand::Decode(args) => decode(args, global),
+        DacCommand::Roundtrip(args) => encode::roundtrip(args, global),
         DacCommand::Seam(args) => seam(args, global),
     }
 }
 
 fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
-    let raw = match args.output.extension().and_then(OsStr::to_str) {
-        Some("npy") => true,
-        Some("wav") => false,
-        _ => {
-            return Err(Failure::usage(format!(
-                "{}: the ending must be .wav or .npy; it chooses the format",
-                args.output.display()
-            )));
-        }
-    };
+    let format = sound_or_npy(&args.output)?;
     let device = args.device.open()?;
     output::distinct(&[("CODES.npy", &args.codes), ("OUT", &args.output)])?;
     if args.sheared {
@@ -131,8 +135,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     let codes = Codes::load_npy(&args.codes)?;
     let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &[("OUT", &args.output)])?;
-    let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
-    weights::warn(&report, false);
+    let codec = load_decoder(&checkpoint, &device)?;
     let codes = if args.sheared {
         let eos = match args.eos {
             Some(eos) => Some(eos),
@@ -163,10 +166,9 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     let elapsed = began.elapsed();
     weights::check_audio(&samples, &checkpoint)?;
     let count = samples.len();
-    if raw {
-        npy::write_f32(&args.output, &[count], &samples)?;
-    } else {
-        Waveform::new(samples, rate).save_wav(&args.output)?;
+    match format {
+        None => npy::write_f32(&args.output, &[count], &samples)?,
+        Some(format) => Waveform::new(samples, rate).save_as(&args.output, format)?,
     }
     let speed = Rate::of(codes.frames() as u64, elapsed, frame_seconds);
     let seconds = count as f64 / f64::from(rate);
@@ -200,8 +202,7 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     let codes = Codes::load_npy(&args.codes)?;
     let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
-    let (codec, report) = Dac::load_with(&checkpoint, &LoadOptions::default(), &device)?;
-    weights::warn(&report, false);
+    let codec = load_decoder(&checkpoint, &device)?;
     check_codes(&args.codes, &codes, &codec)?;
     let whole = codec.decode(&codes)?;
     weights::check_audio(whole.samples(), &checkpoint)?;
@@ -247,6 +248,26 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
             args.device.device
         )))
     }
+}
+
+/// The format that a path's ending asks for; `None` for `.npy`.
+fn sound_or_npy(path: &Path) -> Result<Option<AudioFormat>, Failure> {
+    let format = output::sound_format(path)?;
+    if format.is_none() && path.extension().and_then(OsStr::to_str) != Some("npy") {
+        return Err(Failure::usage(format!(
+            "{}: the ending must be .npy, {}; it chooses the format",
+            path.display(),
+            AudioFormat::ENDINGS
+        )));
+    }
+    Ok(format)
+}
+
+fn load_decoder(checkpoint: &Checkpoint, device: &Device) -> Result<Dac, Failure> {
+    let options = LoadOptions::default();
+    let (codec, report) = Dac::load_parts(checkpoint, DacParts::Decoder, &options, device)?;
+    weights::warn(&report, false);
+    Ok(codec)
 }
 
 /// The largest difference between streamed and whole samples that a device may show.
