@@ -121,7 +121,7 @@ pub enum VoiceFileError {
 /// let voice = Voice::new(vec![0.25; 2048], Provenance::now())?;
 /// voice.save(&path)?;
 /// assert_eq!(Voice::load(&path)?, voice);
-/// # Ok::<(), zonos_tts::VoiceFileError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Voice {

@@ -126,10 +126,12 @@ fn load(checkpoint: &Checkpoint, device: &Device) -> Result<Dac, Failure> {
     Ok(codec)
 }
 
-/// Codes, and the samples at the codec's rate that they stand for.
+/// Codes, and how they came about.
 struct Encoded {
     codes: Codes,
-    samples: Vec<f32>,
+    /// Samples at the codec's rate that they stand for.
+    samples: usize,
+    /// Seconds of computing.
     seconds: f64,
 }
 
@@ -142,9 +144,9 @@ fn encode_audio(
     quiet: bool,
 ) -> Result<Encoded, Failure> {
     let began = Instant::now();
-    let named = |error: DacError| anyhow::Error::from(error).context(path.display().to_string());
+    let named = |error| named(path, error);
     let encoding = codec.encoding(audio, codebooks).map_err(named)?;
-    let samples = encoding.samples().to_vec();
+    let samples = encoding.samples().len();
     let (frames, q) = (encoding.frames(), encoding.codebooks());
     let bar = FrameBar::new(quiet, "encoding", frames as u64, frame_seconds(codec));
     let mut values = Vec::with_capacity(frames * q);
@@ -159,6 +161,10 @@ fn encode_audio(
         samples,
         seconds: began.elapsed().as_secs_f64(),
     })
+}
+
+fn named(path: &Path, error: DacError) -> anyhow::Error {
+    anyhow::Error::from(error).context(path.display().to_string())
 }
 
 fn frame_seconds(codec: &Dac) -> f64 {
@@ -182,14 +188,14 @@ pub(super) fn encode(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
     let (frames, rate) = (done.codes.frames(), sample_rate(&codec));
     let elapsed = std::time::Duration::from_secs_f64(done.seconds);
     let speed = Rate::of(frames as u64, elapsed, frame_seconds(&codec));
-    let seconds = done.samples.len() as f64 / f64::from(rate);
+    let seconds = done.samples as f64 / f64::from(rate);
     if global.json {
         output::print_json(&json!({
             "output": args.output.display().to_string(),
             "frames": frames,
             "codebooks": done.codes.codebooks(),
             "input_sample_rate": audio.sample_rate(),
-            "samples": done.samples.len(),
+            "samples": done.samples,
             "sample_rate": rate,
             "seconds": seconds,
             "encode_s": done.seconds,
@@ -228,9 +234,15 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     let codec = load(&checkpoint, &device)?;
 
     let _stepping = Stepping::begin();
-    let encoded = encode_audio(&codec, &audio, &args.audio, codebooks, global.quiet)?;
+    let rate = sample_rate(&codec);
+    // What is compared is what the encoder takes.
+    let before = codec
+        .prepared(&audio)
+        .map_err(|error| named(&args.audio, error))?;
+    let before = Waveform::new(before.into_owned(), rate);
+    let encoded = encode_audio(&codec, &before, &args.audio, codebooks, global.quiet)?;
     let began = Instant::now();
-    let (frames, rate) = (encoded.codes.frames(), sample_rate(&codec));
+    let frames = encoded.codes.frames();
     let bar = FrameBar::new(
         global.quiet,
         "decoding",
@@ -245,8 +257,7 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     interrupt::check()?;
     let decode_s = began.elapsed().as_secs_f64();
     weights::check_audio(&decoded, &checkpoint)?;
-    decoded.truncate(encoded.samples.len());
-    let before = Waveform::new(encoded.samples, rate);
+    decoded.truncate(before.len());
     let after = Waveform::new(decoded, rate);
 
     let mut staged = vec![match format {
