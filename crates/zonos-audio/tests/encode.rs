@@ -273,7 +273,7 @@ fn what_a_format_cannot_hold() {
                 .contains("0 channels")
         );
         assert!(
-            refused(&[one.clone()], 0, format)
+            refused(std::slice::from_ref(&one), 0, format)
                 .to_string()
                 .contains("rate of 0")
         );

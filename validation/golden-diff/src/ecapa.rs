@@ -45,8 +45,8 @@ pub(crate) fn run(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
         checks.enter(&name);
         let suite = Suite::open(request, &path, checks)?;
         for input in &inputs {
-            suite.from_mel(input, checks)?;
-            suite.from_wav(input, checks)?;
+            suite.of_mel(input, checks)?;
+            suite.of_wav(input, checks)?;
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ impl<'a> Suite<'a> {
 
     /// Every stage and the vector from the golden's mel frames; then the vector as users get it,
     /// without a tap, and in a batch.
-    fn from_mel(&self, input: &str, checks: &mut Checks<'_>) -> Result<()> {
+    fn of_mel(&self, input: &str, checks: &mut Checks<'_>) -> Result<()> {
         let golden = checks.golden();
         let key = format!("{input}.mel");
         let Some(frames) = golden.get(&key)? else {
@@ -172,7 +172,7 @@ impl<'a> Suite<'a> {
     }
 
     /// The whole way from the recording.
-    fn from_wav(&self, input: &str, checks: &mut Checks<'_>) -> Result<()> {
+    fn of_wav(&self, input: &str, checks: &mut Checks<'_>) -> Result<()> {
         let golden = checks.golden();
         let file = self.request.dir.join(format!("{input}.wav"));
         let (samples_key, mel_key) = (format!("{input}.wav24k"), format!("{input}.mel"));
