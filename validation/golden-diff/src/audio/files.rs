@@ -21,7 +21,7 @@ const FIRST: usize = 100;
 /// Furthest delay of a lossy codec that is looked for, in samples.
 const REACH: usize = 4000;
 /// Samples compared to find the delay.
-const PROBE: usize = 4096;
+const PROBE: usize = 2048;
 
 pub(super) fn run(dir: &Path, checks: &mut Checks<'_>) -> Result<()> {
     for (folder, compare) in [
@@ -153,11 +153,12 @@ fn aligned(source: &[f64], decoded: &[f32]) -> (Vec<f64>, Vec<f64>) {
         .max_by(|&a, &b| energy(a).total_cmp(&energy(b)))
         .unwrap_or(0);
     let likeness = |delay: isize| -> f64 {
-        let pairs = source[at..at + n].iter().enumerate().filter_map(|(i, x)| {
-            let j = usize::try_from((at + i) as isize + delay).ok()?;
-            Some(x * f64::from(*decoded.get(j)?))
-        });
-        pairs.sum()
+        let from = at as isize + delay;
+        let before = usize::try_from(-from).unwrap_or(0);
+        let source = source.get(at + before..at + n).unwrap_or_default();
+        let decoded = decoded.get(from.max(0) as usize..).unwrap_or_default();
+        let pairs = source.iter().zip(decoded);
+        pairs.map(|(x, &y)| x * f64::from(y)).sum()
     };
     let reach = REACH as isize;
     let delay = (-reach..=reach)
