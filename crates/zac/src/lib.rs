@@ -1,0 +1,1 @@
+//! ZAC-1, a speech codec.
