@@ -52,8 +52,51 @@ impl Tap {
         }
     }
 
+    /// A tap for a part of the model that knows nothing of the whole's names: on when this one is.
+    /// [`absorb`](Self::absorb) takes what it was shown.
+    pub fn part(&self) -> Self {
+        Self {
+            records: self.records.as_ref().map(|_| Vec::new()),
+        }
+    }
+
+    /// Takes what a [`part`](Self::part) was shown, with `prefix` before each name.
+    pub fn absorb(&mut self, prefix: impl Display, part: Self) {
+        if let (Some(records), Some(shown)) = (&mut self.records, part.records) {
+            records.extend(
+                shown
+                    .into_iter()
+                    .map(|(name, data)| (format!("{prefix}{name}"), data)),
+            );
+        }
+    }
+
     /// Everything shown so far, in order.
     pub fn into_records(self) -> Vec<(String, TensorData)> {
         self.records.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn parts_are_named_by_the_whole() {
+        let x = Tensor::<1>::zeros([2], &Device::flex());
+        let mut tap = Tap::on();
+        let mut part = tap.part();
+        part.record("out", &x);
+        tap.absorb(format_args!("layer{}.", 3), part);
+        let names: Vec<_> = tap.into_records().into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names, ["layer3.out"]);
+
+        let mut off = Tap::off();
+        let mut part = off.part();
+        part.record("out", &x);
+        off.absorb("", part);
+        assert!(off.into_records().is_empty());
     }
 }
