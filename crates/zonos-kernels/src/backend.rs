@@ -3,7 +3,7 @@
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType, backend_extension};
 
-use crate::portable;
+use crate::{Activation, portable};
 
 /// A tensor that an operation can do without: `Option`, in the form that Burn's dispatch carries to
 /// a backend.
@@ -202,6 +202,84 @@ pub trait SpeechBackend: Backend {
         floor: f32,
     ) -> FloatTensor<Self> {
         portable::statistics_pooling::<Self>(x, scores.into_option(), floor)
+    }
+
+    /// A dense layer with all that commonly stands behind it.
+    ///
+    /// `x [rows, in]`, `weight [out, in]` (f32, f16 or bf16), `bias`, `scale [out]`, `residual [rows,
+    /// out]` -> `residual + scale * activation(x weight^T + bias)`, `[rows, out]`.
+    fn dense(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Optional<Self>,
+        activation: Activation,
+        #[extension_type] scale: Optional<Self>,
+        #[extension_type] residual: Optional<Self>,
+    ) -> FloatTensor<Self> {
+        let (bias, scale) = (bias.into_option(), scale.into_option());
+        let product = Self::packed_linear(x, weight);
+        portable::dense_end::<Self>(product, bias, activation, scale, residual.into_option())
+    }
+
+    /// Layer normalisation, `x [rows, width]`, `weight`, `bias [width]`:
+    /// `weight (x - mean) / sqrt(variance + eps) + bias`, mean and population variance of each row.
+    ///
+    /// Source: Ba et al. 2016, arXiv:1607.06450.
+    fn layer_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        eps: f32,
+    ) -> FloatTensor<Self> {
+        portable::layer_norm::<Self>(x, weight, bias, eps)
+    }
+
+    /// Causal attention over the last `context` positions.
+    ///
+    /// `q [batch, queries, heads, dim]`; `k`, `v [batch, keys, heads, dim]`, `keys >= queries`. The
+    /// queries are the last of the keys' positions; a query at position `i` sees the keys `j` with
+    /// `0 <= i - j < context` that are there. Scale `1/sqrt(dim)`. -> `[batch, queries, heads, dim]`.
+    fn window_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        context: usize,
+    ) -> FloatTensor<Self> {
+        portable::window_attention::<Self>(q, k, v, context)
+    }
+
+    /// Attention to all positions, each query's product with an embedding of the key's distance
+    /// added to the scores.
+    ///
+    /// `q`, `k`, `v [batch, time, heads, dim]`, `table [left + right + 1, dim]`, `mask [batch, time]`,
+    /// 1 where a key may be seen and 0 where not. The score of query `i` with key `j` is
+    /// `q[i] (k[j] + table[left + clamp(j - i, -left, right)]) / sqrt(dim)`, the lowest f32 where the
+    /// key is masked. -> `[batch, time, heads, dim]`.
+    ///
+    /// Source: Shaw et al. 2018, arXiv:1803.02155, keys only, as Wav2Vec2-BERT uses it.
+    #[allow(clippy::too_many_arguments)]
+    fn relative_attention(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        table: FloatTensor<Self>,
+        left: usize,
+        right: usize,
+        #[extension_type] mask: Optional<Self>,
+    ) -> FloatTensor<Self> {
+        portable::relative_attention::<Self>(q, k, v, table, left, right, mask.into_option())
+    }
+
+    /// A convolution of each channel by itself, over time-major signals, without padding.
+    ///
+    /// `x [batch, time + taps - 1, channels]`, `weight [channels, 1, taps]`, `bias [channels]` ->
+    /// `y[t, c] = bias[c] + sum over k of weight[c, k] x[t + k, c]`, `[batch, time, channels]`.
+    fn depthwise_conv1d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Optional<Self>,
+    ) -> FloatTensor<Self> {
+        portable::depthwise_conv1d::<Self>(x, weight, bias.into_option())
     }
 }
 

@@ -9,6 +9,10 @@
 //! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
 //! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
 //! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache |
+//! | [`ops::dense`] | cast, matmul, bias, activation, scale, sum | blocked product, the rest fused into it; half weights read where they lie |
+//! | [`ops::layer_norm`] | means, products | one pass a row, in cache |
+//! | [`ops::window_attention`], [`ops::relative_attention`] | masked softmax, a tile of queries at a time | tiles of keys and values in cache, running softmax |
+//! | [`ops::depthwise_conv1d`] | grouped convolution | one pass, vectors across channels |
 //! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_strided_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
 //! | [`ops::reflect_conv1d`] | slices, flips, Burn convolutions | mirrored ends, bias and ReLU fused into the convolution |
 //! | [`ops::statistics_pooling`] | softmax, sums | one pass a channel, in cache |
@@ -19,6 +23,7 @@
 // burn-ndarray is deprecated upstream; kept as a second, independent CPU implementation for golden-diff.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
+mod activation;
 mod autodiff;
 pub mod backend;
 pub mod device;
@@ -28,6 +33,7 @@ pub mod ops;
 mod packed;
 pub mod portable;
 
+pub use activation::Activation;
 pub use backend::SpeechBackend;
 pub use device::{DeviceError, parse_device};
 pub use packed::PackedTensor;

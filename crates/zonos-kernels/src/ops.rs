@@ -3,8 +3,8 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, FloatDType, Int, Tensor};
 
-use crate::SpeechBackend;
 use crate::backend::Optional;
+use crate::{Activation, SpeechBackend};
 
 /// `x [rows, in]` f32, `weight [out, in]` f32, f16 or bf16 -> `x weight^T [rows, out]` f32.
 ///
@@ -232,5 +232,161 @@ pub fn statistics_pooling(x: Tensor<3>, scores: Option<Tensor<3>>, floor: f32) -
         x.into_dispatch(),
         Optional::from_option(scores.map(Tensor::into_dispatch)),
         floor,
+    ))
+}
+
+fn optional<const D: usize>(tensor: Option<Tensor<D>>) -> Optional<Dispatch> {
+    Optional::from_option(tensor.map(Tensor::into_dispatch))
+}
+
+/// A dense layer with what commonly stands behind it, each part optional: `x [rows, in]`, `weight [out,
+/// in]`, `bias`, `scale [out]`, `residual [rows, out]` -> `residual + scale * activation(x weight^T +
+/// bias)`, `[rows, out]`.
+///
+/// The weight is f32, f16 or bf16 and read as it is stored, all else f32. Gradients flow to
+/// everything, to the weight when it is f32.
+///
+/// On Flex a row's result depends on that row alone, not on how many come with it: a stream in pieces
+/// gives the bits of the whole.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use zonos_kernels::{Activation, ops};
+/// let device = Device::flex();
+/// let x = Tensor::<2>::from_data([[1.0f32, 2.0]], &device);
+/// let w = Tensor::<2>::from_data([[3.0f32, 4.0], [5.0, 6.0]], &device);
+/// let b = Tensor::<1>::from_data([0.5f32, 1.0], &device);
+/// let s = Tensor::<1>::from_data([2.0f32, 10.0], &device);
+/// let r = Tensor::<2>::from_data([[1.0f32, -1.0]], &device);
+/// let y = ops::dense(x, w, Some(b), Activation::None, Some(s), Some(r));
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [24.0, 179.0]);
+/// ```
+pub fn dense(
+    x: Tensor<2>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    activation: Activation,
+    scale: Option<Tensor<1>>,
+    residual: Option<Tensor<2>>,
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::dense(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        optional(bias),
+        activation,
+        optional(scale),
+        optional(residual),
+    ))
+}
+
+/// Layer normalisation: `x [rows, width]`, `weight`, `bias [width]` ->
+/// `weight (x - mean) / sqrt(variance + eps) + bias`, mean and population variance of each row. All
+/// f32; a row's result depends on that row alone.
+///
+/// Source: Ba et al. 2016, arXiv:1607.06450.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<2>::from_data([[1.0f32, 3.0]], &device);
+/// let w = Tensor::<1>::from_data([1.0f32, 2.0], &device);
+/// let b = Tensor::<1>::from_data([0.0f32, 0.5], &device);
+/// let y = zonos_kernels::ops::layer_norm(x, w, b, 0.0);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [-1.0, 2.5]);
+/// ```
+pub fn layer_norm(x: Tensor<2>, weight: Tensor<1>, bias: Tensor<1>, eps: f32) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::layer_norm(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        bias.into_dispatch(),
+        eps,
+    ))
+}
+
+/// Causal attention over the last `context` positions: `q [batch, queries, heads, dim]`; `k`, `v
+/// [batch, keys, heads, dim]` with `keys >= queries` and `context >= 1` -> `[batch, queries, heads,
+/// dim]`, all f32.
+///
+/// The queries are the last of the keys' positions, so a stream puts past keys in front of its own. A
+/// query at position `i` sees the keys `j` with `0 <= i - j < context`, itself among them; keys that
+/// none of the queries sees are ignored. Scale `1/sqrt(dim)`. Memory grows with `queries + keys`, not
+/// with their product.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let q = Tensor::<4>::zeros([1, 2, 1, 1], &device);
+/// let k = Tensor::<4>::zeros([1, 4, 1, 1], &device);
+/// let v = Tensor::<1>::from_data([1.0f32, 3.0, 7.0, 9.0], &device).reshape([1, 4, 1, 1]);
+/// let y = zonos_kernels::ops::window_attention(q, k, v, 2); // equal scores: means of two values
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [5.0, 8.0]);
+/// ```
+pub fn window_attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, context: usize) -> Tensor<4> {
+    let ([_, queries, ..], [_, keys, ..]) = (q.dims(), k.dims());
+    assert!(
+        context > 0 && keys >= queries,
+        "window_attention: a context of {context}, {keys} keys for {queries} queries"
+    );
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::window_attention(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        context,
+    ))
+}
+
+/// Attention of every position to every other, with an embedding of their distance: `q`, `k`, `v
+/// [batch, time, heads, dim]`, `table [left + right + 1, dim]` -> `[batch, time, heads, dim]`, all f32.
+///
+/// The score of query `i` with key `j` is `q[i] (k[j] + table[left + clamp(j - i, -left, right)]) /
+/// sqrt(dim)`. `mask [batch, time]` holds 1 where a key may be seen and 0 where not; a masked key's
+/// score is the lowest f32, so it weighs nothing unless all are masked.
+///
+/// Source: Shaw et al. 2018, arXiv:1803.02155, keys only, as Wav2Vec2-BERT uses it.
+pub fn relative_attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    table: Tensor<2>,
+    left: usize,
+    right: usize,
+    mask: Option<Tensor<2>>,
+) -> Tensor<4> {
+    assert_eq!(
+        table.dims()[0],
+        left + right + 1,
+        "relative_attention: rows of the table"
+    );
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::relative_attention(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        table.into_dispatch(),
+        left,
+        right,
+        optional(mask),
+    ))
+}
+
+/// A convolution of each channel by itself over a time-major signal, without padding: `x [batch, time +
+/// taps - 1, channels]`, `weight [channels, 1, taps]`, `bias [channels]` -> `[batch, time, channels]`,
+/// all f32: `y[t, c] = bias[c] + sum over k of weight[c, k] x[t + k, c]`.
+///
+/// Causal layers put `taps - 1` zeros, or what a stream kept, in front. A result depends on its own
+/// inputs alone, however the signal is cut.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[1.0f32, 10.0], [2.0, 20.0], [3.0, 30.0]]], &device);
+/// let w = Tensor::<3>::from_data([[[1.0f32, 100.0]], [[0.5, 0.0]]], &device);
+/// let y = zonos_kernels::ops::depthwise_conv1d(x, w, None);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [201.0, 5.0, 302.0, 10.0]);
+/// ```
+pub fn depthwise_conv1d(x: Tensor<3>, weight: Tensor<3>, bias: Option<Tensor<1>>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::depthwise_conv1d(
+        x.into_dispatch(),
+        weight.into_dispatch(),
+        optional(bias),
     ))
 }

@@ -6,13 +6,21 @@ use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData};
 
+mod attention;
 mod conv;
+mod dense;
+mod depthwise;
 mod statistics;
+
+pub use attention::{relative_attention, window_attention};
 
 pub(crate) use conv::{
     ConvGradients, ConvInputs, conv_gradients, conv_options, conv_transpose_gradients, same_padding,
 };
 pub use conv::{reflect_conv1d, snake_conv_transpose1d, snake_conv1d, snake_strided_conv1d};
+pub(crate) use dense::dense_end;
+pub use dense::{dense, layer_norm};
+pub use depthwise::depthwise_conv1d;
 pub use statistics::statistics_pooling;
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice

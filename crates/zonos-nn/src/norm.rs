@@ -1,7 +1,8 @@
-//! Root-mean-square normalisation.
+//! Normalisation by root mean square, and by mean and variance.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
+use zonos_kernels::ops;
 
 /// `x / sqrt(mean(x^2) + eps)` over the last axis, without mean subtraction or weight.
 ///
@@ -31,5 +32,37 @@ impl RmsNorm {
     /// `x [.., width] -> weight * x / sqrt(mean(x^2) + eps)`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         rms_norm(x, self.eps) * self.weight.val().unsqueeze()
+    }
+}
+
+/// Layer normalisation over the last axis with a learned weight and bias `[width]`.
+///
+/// Source: Ba et al. 2016, arXiv:1607.06450.
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    weight: Param<Tensor<1>>,
+    bias: Param<Tensor<1>>,
+    #[module(skip)]
+    eps: f32,
+}
+
+impl LayerNorm {
+    /// Wraps an f32 weight and bias, `[width]` each.
+    pub fn new(weight: Tensor<1>, bias: Tensor<1>, eps: f32) -> Self {
+        Self {
+            weight: Param::from_tensor(weight),
+            bias: Param::from_tensor(bias),
+            eps,
+        }
+    }
+
+    /// `x [.., width] -> weight (x - mean) / sqrt(variance + eps) + bias`, mean and population
+    /// variance over the last axis.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let shape = x.dims();
+        let width = shape[D - 1];
+        let rows = shape[..D - 1].iter().product::<usize>();
+        let x = x.reshape([rows, width]);
+        ops::layer_norm(x, self.weight.val(), self.bias.val(), self.eps).reshape(shape)
     }
 }
