@@ -21,6 +21,9 @@ pub struct OpenOptions {
     /// The dictionary of a `.pth` file that holds the weights, as a dotted path (`ema.model`).
     /// Without it `model`, `state_dict` and `model_state_dict` are tried, then the root.
     pub key: Option<String>,
+    /// The file to take where a folder or a repository holds several, by its name alone; a path that is
+    /// a file itself is not looked into.
+    pub file: Option<String>,
     /// How `hub:` references are resolved; from the environment when `None`.
     pub hub: Option<hub::Hub>,
 }
@@ -86,17 +89,21 @@ impl Checkpoint {
         let path = path.as_ref();
         if let Some(reference) = path.to_str().and_then(|p| p.strip_prefix("hub:")) {
             let hub = options.hub.clone().unwrap_or_else(hub::Hub::from_env);
-            return hub.open(reference, options.key.as_deref());
+            return hub.open(reference, options.file.as_deref(), options.key.as_deref());
         }
-        Self::open_local(path, options.key.as_deref())
+        Self::open_local(path, options.file.as_deref(), options.key.as_deref())
     }
 
-    pub(crate) fn open_local(path: &Path, key: Option<&str>) -> Result<Self, CheckpointError> {
+    pub(crate) fn open_local(
+        path: &Path,
+        named: Option<&str>,
+        key: Option<&str>,
+    ) -> Result<Self, CheckpointError> {
         let meta = std::fs::metadata(path).map_err(|e| CheckpointError::io(path, e))?;
-        let file = if meta.is_dir() {
-            find_in_folder(path)?
-        } else {
-            path.to_path_buf()
+        let file = match named {
+            _ if !meta.is_dir() => path.to_path_buf(),
+            None => find_in_folder(path)?,
+            Some(name) => named_in_folder(path, name)?,
         };
         let is_index = file
             .file_name()
@@ -307,6 +314,18 @@ pub(crate) const ENDINGS: [&str; 6] = [
     ".bpk",
     ".gguf",
 ];
+
+/// The file `name` of a folder.
+fn named_in_folder(dir: &Path, name: &str) -> Result<PathBuf, CheckpointError> {
+    let file = dir.join(name);
+    if safetensors::is_plain_file_name(name) && file.is_file() {
+        return Ok(file);
+    }
+    Err(CheckpointError::NoWeights {
+        dir: dir.into(),
+        looked_for: name.into(),
+    })
+}
 
 fn find_in_folder(dir: &Path) -> Result<PathBuf, CheckpointError> {
     for name in NAMED {

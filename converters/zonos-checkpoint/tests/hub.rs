@@ -324,6 +324,59 @@ fn shards_named_by_the_index_are_fetched() {
     assert!(text.contains("model-00001-of-00002.safetensors"), "{text}");
 }
 
+/// Of a repository with several checkpoints, the one that is named and no other.
+#[test]
+fn a_file_is_chosen_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = fs::read(made("kinds.safetensors")).unwrap();
+    let files = [
+        ("a-encoder.safetensors", bytes.clone()),
+        ("a-decoder.safetensors", bytes),
+        ("config.json", b"{}".to_vec()),
+    ];
+    let server = Server::start(&files, Mode::Normal);
+    let hub = Hub::new(dir.path(), &server.url);
+    let named = |hub: &Hub, name: &str| {
+        let options = OpenOptions {
+            hub: Some(hub.clone()),
+            file: Some(name.into()),
+            ..OpenOptions::default()
+        };
+        Checkpoint::open_with("hub:a/b", &options)
+    };
+    let opened = named(&hub, "a-decoder.safetensors").unwrap();
+    assert!(opened.path().ends_with("a-decoder.safetensors"));
+    let log = server.log().join("\n");
+    assert!(!log.contains("a-encoder"), "{log}");
+    // What is in the cache does, and what is not is named.
+    let offline = hub.clone().offline(true);
+    assert!(named(&offline, "a-decoder.safetensors").is_ok());
+    for (hub, name) in [
+        (&offline, "a-encoder.safetensors"),
+        (&hub, "b.safetensors"),
+        (&offline, "../b.safetensors"),
+    ] {
+        let text = named(hub, name).unwrap_err().to_string();
+        assert!(text.contains(name), "{text}");
+    }
+    // The other one joins it.
+    assert!(named(&hub, "a-encoder.safetensors").is_ok());
+    assert!(named(&offline, "a-encoder.safetensors").is_ok());
+    // A folder is chosen from in the same way, and a file is taken as it is.
+    let options = |name: &str| OpenOptions {
+        file: Some(name.into()),
+        ..OpenOptions::default()
+    };
+    let folder = snapshot(dir.path());
+    let decoder = options("a-decoder.safetensors");
+    assert!(Checkpoint::open_with(&folder, &decoder).is_ok());
+    let file = folder.join("a-encoder.safetensors");
+    let opened = Checkpoint::open_with(&file, &decoder).unwrap();
+    assert_eq!(opened.path(), file);
+    let error = Checkpoint::open_with(&folder, &options("c.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("c.safetensors"), "{error}");
+}
+
 #[test]
 fn cut_downloads_are_resumed() {
     let dir = tempfile::tempdir().unwrap();

@@ -137,16 +137,17 @@ impl Hub {
         &self.cache
     }
 
-    /// Opens `owner/name[@revision]`.
+    /// Opens `owner/name[@revision]`, of it the file `named` where it holds several.
     pub(crate) fn open(
         &self,
         reference: &str,
+        named: Option<&str>,
         key: Option<&str>,
     ) -> Result<Checkpoint, CheckpointError> {
         let id = Id::parse(reference)?;
-        let snapshot = self.snapshot(&id)?;
+        let snapshot = self.snapshot(&id, named)?;
         let mut checkpoint =
-            Checkpoint::open_local(&snapshot.folder, key).map_err(|e| match e {
+            Checkpoint::open_local(&snapshot.folder, named, key).map_err(|e| match e {
                 CheckpointError::NoWeights { .. }
                 | CheckpointError::NotFound { .. }
                 | CheckpointError::ShardIndex { .. } => {
@@ -167,21 +168,21 @@ impl Hub {
     ///
     /// Names repository, revision, file, cache folder or endpoint, and what to do.
     pub fn resolve(&self, reference: &str) -> Result<PathBuf, CheckpointError> {
-        Ok(self.snapshot(&Id::parse(reference)?)?.folder)
+        Ok(self.snapshot(&Id::parse(reference)?, None)?.folder)
     }
 
-    fn snapshot(&self, id: &Id) -> Result<Snapshot, CheckpointError> {
+    fn snapshot(&self, id: &Id, named: Option<&str>) -> Result<Snapshot, CheckpointError> {
         let cached = self.cached(id);
         if self.offline {
             return cached.ok_or_else(|| {
                 CheckpointError::Hub(format!(
                     "{}: not in the cache and HF_HUB_OFFLINE is set; {}",
                     self.place(id),
-                    self.miss(id)
+                    self.miss(id, named)
                 ))
             });
         }
-        let complete = cached.filter(|c| is_complete(&c.folder));
+        let complete = cached.filter(|c| is_complete(&c.folder, named));
         // A commit never changes, so nothing need be asked.
         if let Some(found) = &complete
             && is_commit_prefix(&id.revision)
@@ -189,7 +190,7 @@ impl Hub {
         {
             return Ok(found.clone());
         }
-        match self.fetch(id) {
+        match self.fetch(id, named) {
             Ok(folder) => Ok(Snapshot {
                 folder,
                 notices: Vec::new(),
@@ -263,7 +264,7 @@ impl Hub {
     }
 
     /// Why [`Hub::cached`] found nothing, and what to do.
-    fn miss(&self, id: &Id) -> String {
+    fn miss(&self, id: &Id, named: Option<&str>) -> String {
         let repo = self.cache.join(id.folder());
         let commits = self.snapshots(id);
         if commits.is_empty() {
@@ -272,10 +273,13 @@ impl Hub {
             } else {
                 "no folder"
             };
+            let weights = match named {
+                Some(name) => name.to_owned(),
+                None => format!("one of {}", NAMED.join(", ")),
+            };
             return format!(
-                "{what} {}, where the weights (one of {}) would be; go online once or set HF_HUB_CACHE",
+                "{what} {}, where the weights ({weights}) would be; go online once or set HF_HUB_CACHE",
                 id.folder(),
-                NAMED.join(", ")
             );
         }
         let list = commits.join(", ");
@@ -303,7 +307,7 @@ impl Hub {
         )
     }
 
-    fn fetch(&self, id: &Id) -> Result<PathBuf, CheckpointError> {
+    fn fetch(&self, id: &Id, named: Option<&str>) -> Result<PathBuf, CheckpointError> {
         let client = download::Client::new(self, id);
         let listing = client.list()?;
         let commit = listing.commit.clone();
@@ -311,7 +315,7 @@ impl Hub {
             .into_iter()
             .filter(|s| listing.files.iter().any(|f| f == s))
             .collect();
-        let weights = choose(&listing.files).map_err(|looked_for| {
+        let weights = choose(&listing.files, named).map_err(|looked_for| {
             CheckpointError::Hub(format!(
                 "hub:{id}: none of its {} files is a checkpoint this program reads; looked for {looked_for}",
                 listing.files.len()
@@ -422,8 +426,12 @@ fn is_commit_prefix(text: &str) -> bool {
 }
 
 /// The weights among a repository's files, as a folder would be searched; GGUF files are not read,
-/// so they are not downloaded either.
-fn choose(files: &[String]) -> Result<&str, String> {
+/// so they are not downloaded either. The one `named`, when it must be that.
+fn choose<'a>(files: &'a [String], named: Option<&str>) -> Result<&'a str, String> {
+    if let Some(name) = named {
+        let found = files.iter().find(|f| *f == name);
+        return found.map(String::as_str).ok_or_else(|| name.to_owned());
+    }
     for name in NAMED {
         if let Some(found) = files.iter().find(|f| *f == name) {
             return Ok(found);
@@ -471,13 +479,16 @@ fn shards(index: &Path) -> Result<Vec<String>, CheckpointError> {
 }
 
 /// Whether everything a load needs is in the folder.
-fn is_complete(folder: &Path) -> bool {
+fn is_complete(folder: &Path, named: Option<&str>) -> bool {
+    if let Some(name) = named {
+        return is_plain_file_name(name) && folder.join(name).is_file();
+    }
     let files = |name: &&str| folder.join(name).is_file();
     match NAMED.iter().find(|n| files(n)) {
         Some(name) if name.ends_with(".index.json") => shards(&folder.join(name))
             .is_ok_and(|shards| shards.iter().all(|s| folder.join(s).is_file())),
         Some(_) => true,
-        None => Checkpoint::open_local(folder, None).is_ok(),
+        None => Checkpoint::open_local(folder, None, None).is_ok(),
     }
 }
 
@@ -595,7 +606,7 @@ mod tests {
         let commit = "0123456789abcdef0123456789abcdef01234567";
         std::fs::create_dir_all(repo.join("snapshots").join(commit)).unwrap();
         let hub = Hub::new(dir.path(), "http://localhost").offline(true);
-        let found = hub.snapshot(&Id::parse("a/b").unwrap()).unwrap();
+        let found = hub.snapshot(&Id::parse("a/b").unwrap(), None).unwrap();
         assert_eq!(found.commit(), commit);
         assert!(
             found.notices[0].contains("refs/main"),
