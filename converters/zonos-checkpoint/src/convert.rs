@@ -13,7 +13,7 @@ use crate::tensor::Entry;
 use crate::{Checkpoint, CheckpointError};
 
 /// Bytes written between two questions whether to go on.
-const PIECE: usize = 16 << 20;
+pub(crate) const PIECE: usize = 16 << 20;
 
 /// How far a conversion is.
 #[derive(Debug, Clone)]
@@ -104,7 +104,7 @@ pub fn convert_until(
 }
 
 /// Keeps count for the progress callback.
-struct Counter {
+pub(crate) struct Counter {
     tensors: usize,
     bytes: u64,
     tensors_done: usize,
@@ -113,15 +113,19 @@ struct Counter {
 
 impl Counter {
     fn new(checkpoint: &Checkpoint) -> Self {
+        Self::of(checkpoint.len(), checkpoint.total_bytes())
+    }
+
+    pub(crate) fn of(tensors: usize, bytes: u64) -> Self {
         Self {
-            tensors: checkpoint.len(),
-            bytes: checkpoint.total_bytes(),
+            tensors,
+            bytes,
             tensors_done: 0,
             bytes_done: 0,
         }
     }
 
-    fn next(&mut self, name: &str, bytes: u64) -> ConvertProgress {
+    pub(crate) fn next(&mut self, name: &str, bytes: u64) -> ConvertProgress {
         let now = ConvertProgress {
             name: name.into(),
             tensors_done: self.tensors_done,
@@ -201,7 +205,7 @@ fn write_safetensors(
     })
 }
 
-fn ask(
+pub(crate) fn ask(
     progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
     now: &ConvertProgress,
     out: &Path,

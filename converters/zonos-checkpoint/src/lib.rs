@@ -15,7 +15,8 @@
 //!    the CPU backend they are views of the mapped file (no copy) wherever the file stores a tensor
 //!    as the model wants it; dtypes stay as stored where the device computes with them.
 //!
-//! [`convert`] writes any checkpoint as `.safetensors` or `.bpk`.
+//! [`convert`] writes any checkpoint as `.safetensors` or `.bpk`; [`compose`] puts one together from
+//! tensors of several.
 //!
 //! # How names are mapped
 //!
@@ -47,6 +48,7 @@
 
 mod burnpack;
 mod checkpoint;
+mod compose;
 mod convert;
 mod error;
 mod expr;
@@ -69,6 +71,7 @@ mod torch;
 mod values;
 
 pub use checkpoint::{Checkpoint, OpenOptions};
+pub use compose::{Part, compose};
 pub use convert::{ConvertProgress, convert, convert_until, convert_with};
 pub use error::CheckpointError;
 pub use format::Format;
