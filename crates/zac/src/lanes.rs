@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
-
-use crate::SemanticAlign;
+use serde::{Deserialize, Serialize};
 
 /// A stretch of frames that is encoded by itself, with what came before it as context.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +46,20 @@ impl LanePlan {
     }
 }
 
-impl SemanticAlign {
+/// How the teacher's frames, 50 a second, become the codec's, 15 a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Align {
+    /// Frame `i` of `F` is the mean of the teacher's `floor(i T / F) .. ceil((i + 1) T / F)`.
+    #[default]
+    AdaptiveAvgPool,
+    /// Linear interpolation at the frames' centres.
+    Linear,
+    /// The teacher's frame `floor(i T / F)`.
+    Nearest,
+}
+
+impl Align {
     /// `x [tokens, width]` -> `[frames, width]`. Differentiable. Both counts are above 0.
     ///
     /// Every frame is a weighted sum of at most `ceil(tokens / frames) + 1` neighbours. Positions are
@@ -55,10 +67,10 @@ impl SemanticAlign {
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
-    /// use zonos_zac::SemanticAlign;
+    /// use zonos_zac::Align;
     ///
     /// let x = Tensor::<2>::from_data([[0.0f32], [3.0], [6.0]], &Device::flex());
-    /// let y = SemanticAlign::AdaptiveAvgPool.apply(x, 2);
+    /// let y = Align::AdaptiveAvgPool.apply(x, 2);
     /// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [1.5, 4.5]);
     /// ```
     pub fn apply(self, x: Tensor<2>, frames: usize) -> Tensor<2> {
@@ -132,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    fn aligned(align: SemanticAlign, values: &[f32], frames: usize) -> Vec<f32> {
+    fn aligned(align: Align, values: &[f32], frames: usize) -> Vec<f32> {
         let x = TensorData::new(values.to_vec(), [values.len(), 1]);
         let x = Tensor::<2>::from_data(x, &Device::flex());
         align.apply(x, frames).into_data().try_to_vec().unwrap()
@@ -160,7 +172,7 @@ mod tests {
         /// A ramp is a ramp whatever the rule, and a constant stays what it is.
         #[test]
         fn weights_sum_to_one(tokens in 1usize..200, frames in 1usize..100) {
-            for align in [SemanticAlign::AdaptiveAvgPool, SemanticAlign::Linear, SemanticAlign::Nearest] {
+            for align in [Align::AdaptiveAvgPool, Align::Linear, Align::Nearest] {
                 let y = aligned(align, &vec![2.0; tokens], frames);
                 prop_assert_eq!(y.len(), frames);
                 for v in y {
@@ -177,27 +189,18 @@ mod tests {
     #[test]
     fn rules_are_those_of_torch() {
         let x: Vec<f32> = (0..10).map(|t| t as f32).collect();
-        assert_eq!(
-            aligned(SemanticAlign::AdaptiveAvgPool, &x, 3),
-            [1.5, 4.5, 7.5]
-        );
-        assert_eq!(aligned(SemanticAlign::Nearest, &x, 3), [0.0, 3.0, 6.0]);
-        let linear = aligned(SemanticAlign::Linear, &x, 3);
+        assert_eq!(aligned(Align::AdaptiveAvgPool, &x, 3), [1.5, 4.5, 7.5]);
+        assert_eq!(aligned(Align::Nearest, &x, 3), [0.0, 3.0, 6.0]);
+        let linear = aligned(Align::Linear, &x, 3);
         for (y, expected) in linear.iter().zip([1.166_666_7, 4.5, 7.833_333_5]) {
             assert!((y - expected).abs() < 1e-6, "{linear:?}");
         }
         // More frames than tokens.
+        assert_eq!(aligned(Align::Nearest, &x[..2], 4), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(
-            aligned(SemanticAlign::Nearest, &x[..2], 4),
+            aligned(Align::AdaptiveAvgPool, &x[..2], 4),
             [0.0, 0.0, 1.0, 1.0]
         );
-        assert_eq!(
-            aligned(SemanticAlign::AdaptiveAvgPool, &x[..2], 4),
-            [0.0, 0.0, 1.0, 1.0]
-        );
-        assert_eq!(
-            aligned(SemanticAlign::Linear, &x[..2], 4),
-            [0.0, 0.25, 0.75, 1.0]
-        );
+        assert_eq!(aligned(Align::Linear, &x[..2], 4), [0.0, 0.25, 0.75, 1.0]);
     }
 }

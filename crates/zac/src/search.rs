@@ -1,11 +1,24 @@
 //! Which entry of a codebook is nearest.
 
 use burn::tensor::{Int, Tensor};
-
-use crate::Search;
+use serde::{Deserialize, Serialize};
 
 /// Least length by which a vector is divided; a zero vector stays one.
 const LEAST_NORM: f32 = 1e-12;
+
+/// What "nearest" means.
+///
+/// Source: cosine, Yu et al. 2021, arXiv:2110.04627; Euclidean, van den Oord et al. 2017,
+/// arXiv:1711.00937.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Search {
+    /// Vectors and entries are first brought to length 1.
+    #[default]
+    Cosine,
+    /// As they are.
+    Euclidean,
+}
 
 impl Search {
     /// Squared distances of `e [rows, width]` to the entries of `codebook [entries, width]`: `|e|^2 - 2
