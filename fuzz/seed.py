@@ -70,6 +70,13 @@ put("codes", "floats", npy(np.arange(8).reshape(4, 2).astype("<f4")))
 put("codes", "line", npy(np.arange(8).astype("<i4")))
 
 vector = np.linspace(-1, 1, 16, dtype="<f4")
+header = json.dumps({
+    "__metadata__": {"format": "zonos-voice", "name": "x", "source": "v.npy", "date": "2026-11-30T01:36:28Z",
+                     "library": "zonos-tts 0.1.0", "source_sha256": "17" * 32},
+    "speaker": {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]},
+}).encode()
+put("voice_files", "eight", len(header).to_bytes(8, "little") + header + np.arange(8, dtype="<f4").tobytes())
+
 for name, keys in [("one", ["embedding"]), ("two", ["a", "b"]), ("plain", ["arr_0"])]:
     for method in [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]:
         out = io.BytesIO()

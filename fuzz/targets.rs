@@ -15,7 +15,7 @@ use zonos_tts::{Voice, VoiceName};
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub(crate) const ALL: [Target; 10] = [
+pub(crate) const ALL: [Target; 11] = [
     ("audio", audio),
     ("wav", wav),
     ("npy", npy_array),
@@ -26,6 +26,7 @@ pub(crate) const ALL: [Target; 10] = [
     ("burnpack", checkpoint),
     ("name_map", name_map),
     ("voice_names", voice_names),
+    ("voice_files", voice_files),
 ];
 
 /// Bounds that make hostile files cheap.
@@ -92,7 +93,16 @@ pub(crate) fn npy_array(data: &[u8]) {
 
 /// Speaker vectors, in `.npz` archives.
 pub(crate) fn npz(data: &[u8]) {
-    let file = file(data, ".npz");
+    voice(data, ".npz");
+}
+
+/// Stored voices: a vector with its provenance.
+pub(crate) fn voice_files(data: &[u8]) {
+    voice(data, ".safetensors");
+}
+
+fn voice(data: &[u8], ending: &str) {
+    let file = file(data, ending);
     if let Ok(voice) = Voice::import(file.path()) {
         assert_eq!(voice.vector().len(), voice.dim());
         assert!(voice.vector().iter().all(|x| x.is_finite()));
