@@ -1,12 +1,14 @@
-//! Mel spectrograms, rounded like `torchaudio`'s.
+//! Mel spectrograms, rounded like `torchaudio`'s, and Kaldi's filterbank.
 
 mod bank;
+mod kaldi;
 
 use rayon::prelude::*;
 
 use crate::stft::{Complex32, Framing, PadMode, Stft, StftConfig, StftError, hann_window};
 
 pub use bank::{MelBank, MelScale};
+pub use kaldi::{KaldiBank, KaldiConfig, KaldiFbank, povey_window};
 
 /// Why a mel spectrogram could not be planned or made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
