@@ -1,0 +1,1 @@
+//! GGUF files and their block formats.
