@@ -25,6 +25,10 @@ pub enum Component {
     Ecapa,
     /// Gradients of the speaker encoder.
     EcapaGradients,
+    /// Wav2Vec2-BERT: from samples to the output of every layer.
+    W2vBert,
+    /// Gradients of Wav2Vec2-BERT.
+    W2vBertGradients,
     /// The audio front ends: resampling, mel, spectra, audio files.
     Audio,
     /// Gradients of the audio front ends.
@@ -33,13 +37,15 @@ pub enum Component {
 
 impl Component {
     /// Every component.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Zonos2,
         Self::Zonos2Gradients,
         Self::Dac,
         Self::DacGradients,
         Self::Ecapa,
         Self::EcapaGradients,
+        Self::W2vBert,
+        Self::W2vBertGradients,
         Self::Audio,
         Self::AudioGradients,
     ];
@@ -53,6 +59,8 @@ impl Component {
             Self::DacGradients => "dac-gradients",
             Self::Ecapa => "ecapa",
             Self::EcapaGradients => "ecapa-gradients",
+            Self::W2vBert => "w2v-bert",
+            Self::W2vBertGradients => "w2v-bert-gradients",
             Self::Audio => "audio",
             Self::AudioGradients => "audio-gradients",
         }
@@ -67,6 +75,7 @@ impl Component {
                 (Self::Zonos2, Self::Zonos2Gradients)
                     | (Self::Dac, Self::DacGradients)
                     | (Self::Ecapa, Self::EcapaGradients)
+                    | (Self::W2vBert, Self::W2vBertGradients)
                     | (Self::Audio, Self::AudioGradients)
             )
     }
@@ -113,6 +122,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
                 Some(Component::DacGradients)
             } else if golden.keys().any(|k| k.contains(".grad.asp.tdnn.")) {
                 Some(Component::EcapaGradients)
+            } else if golden.has("grad.feature_projection.projection.weight") {
+                Some(Component::W2vBertGradients)
             } else if golden
                 .keys()
                 .any(|k| k.starts_with("istft.") || k.starts_with("resample."))
@@ -127,6 +138,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
             Some(Component::Dac)
         } else if ends(".emb") {
             Some(Component::Ecapa)
+        } else if ends(".attention_mask") && ends(".hidden0") && !golden.has("codes") {
+            Some(Component::W2vBert)
         } else {
             None
         };

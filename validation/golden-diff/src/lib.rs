@@ -33,6 +33,7 @@ mod gradients;
 mod host;
 mod html;
 mod report;
+mod w2v_bert;
 mod zonos2;
 
 use std::path::PathBuf;
@@ -130,10 +131,12 @@ pub fn run(request: &Request) -> Result<Report> {
         Component::Zonos2 => zonos2::run(request, half, &mut checks)?,
         Component::Dac => dac::run(request, &mut checks)?,
         Component::Ecapa => ecapa::run(request, &mut checks)?,
+        Component::W2vBert => w2v_bert::run(request, half, &mut checks)?,
         Component::Audio => audio::run(request, &mut checks)?,
         Component::Zonos2Gradients
         | Component::DacGradients
         | Component::EcapaGradients
+        | Component::W2vBertGradients
         | Component::AudioGradients => {
             gradients::run(request, component, &mut checks)?;
         }

@@ -8,6 +8,7 @@ mod audio;
 mod dac;
 mod ecapa;
 mod parameters;
+mod w2v_bert;
 mod zonos2;
 
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ pub(crate) fn run(request: &Request, component: Component, checks: &mut Checks<'
     match component {
         Component::Zonos2Gradients => zonos2::run(request, &report, &path, checks),
         Component::EcapaGradients => ecapa::run(request, &report, &path, checks),
+        Component::W2vBertGradients => w2v_bert::run(request, &report, &path, checks),
         _ => dac::run(request, &report, &path, checks),
     }
 }
@@ -133,6 +135,15 @@ impl Report {
     }
 }
 
+/// The key `name` of a case; a folder's only case may have no name.
+pub(crate) fn within(case: &str, name: &str) -> String {
+    if case.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{case}.{name}")
+    }
+}
+
 /// Lists a case that this build cannot run.
 pub(crate) fn skip_case(case: &str, why: &str, checks: &mut Checks<'_>) {
     let keys: Vec<_> = checks.golden().keys().map(str::to_owned).collect();
@@ -152,7 +163,7 @@ pub(crate) fn compare_case(
 ) -> Result<()> {
     for (i, run) in runs.iter().enumerate() {
         let loss = HostTensor::list(vec![run.loss]);
-        let key = format!("{case}.loss");
+        let key = within(case, "loss");
         let tolerance = Tolerance::Relative { relative: LOSS };
         if i == 0 {
             checks.key(&key, &loss, tolerance)?;
@@ -172,7 +183,7 @@ fn compare_gradients(
     checks: &mut Checks<'_>,
 ) -> Result<()> {
     for key in checks.golden().keys() {
-        if key.starts_with(&format!("{case}.in.")) {
+        if key.starts_with(&within(case, "in.")) {
             checks.input(key, "input or target of the loss");
         }
     }
@@ -189,7 +200,7 @@ fn compare_gradients(
         if let Some(Some(found)) = find(name) {
             let zeros = HostTensor::floats(found.shape().to_vec(), vec![0.0; found.len()]);
             if let Some(zeros) = zeros {
-                let key = format!("{case}.no_gradient.{name}");
+                let key = within(case, &format!("no_gradient.{name}"));
                 checks.part(&key, &zeros, found, Tolerance::Exact);
             }
         }
@@ -206,7 +217,7 @@ fn compare_one(
     checks: &mut Checks<'_>,
 ) -> Result<()> {
     let golden = checks.golden();
-    let key = format!("{case}.grad.{name}");
+    let key = within(case, &format!("grad.{name}"));
     let sample = format!("{key}.sample");
     let number = |field: &str| row[field].as_f64();
     let shape: Vec<usize> = row["shape"]
