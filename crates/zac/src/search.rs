@@ -1,7 +1,11 @@
-//! Which entry of a codebook is nearest.
+//! Which entry of a codebook is nearest, and codes by residual quantisation.
 
 use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
+use zonos_kernels::ops;
+use zonos_nn::Tap;
+
+use crate::{ResidualVq, VectorQuantizer};
 
 /// Least length by which a vector is divided; a zero vector stays one.
 const LEAST_NORM: f32 = 1e-12;
@@ -37,11 +41,119 @@ impl Search {
     pub fn nearest(self, e: Tensor<2>, codebook: Tensor<2>) -> Tensor<1, Int> {
         self.distances(e, codebook).argmin(1).squeeze_dim(1)
     }
+
+    /// By how much the nearest entry of each row leads, in squared distance: `[rows]`.
+    pub fn margins(self, e: Tensor<2>, codebook: Tensor<2>) -> Tensor<1> {
+        leads(self.distances(e, codebook))
+    }
+}
+
+/// What quantising gives.
+#[derive(Debug, Clone)]
+pub struct Quantized {
+    /// `[rows, codebooks]`.
+    pub codes: Tensor<2, Int>,
+    /// The sum of the vectors chosen, `[rows, latent]`. Its gradient passes straight through the choices.
+    pub z: Tensor<2>,
+    /// What each codebook was searched for, `[rows, code dim]`.
+    pub latents: Vec<Tensor<2>>,
+    /// The entries found, of the same shapes, as stored; gradients flow to the codebooks.
+    pub entries: Vec<Tensor<2>>,
+}
+
+impl Quantized {
+    /// `sum over codebooks of mean((latents - entries)^2)` with the entries held fixed: pulls the encoder
+    /// towards the codebooks.
+    pub fn commitment_loss(&self) -> Tensor<1> {
+        self.distance(Tensor::clone, |c| c.clone().detach())
+    }
+
+    /// The same number with the latents held fixed: pulls the codebooks towards the encoder.
+    pub fn codebook_loss(&self) -> Tensor<1> {
+        self.distance(|e| e.clone().detach(), Tensor::clone)
+    }
+
+    fn distance(
+        &self,
+        latent: impl Fn(&Tensor<2>) -> Tensor<2>,
+        entry: impl Fn(&Tensor<2>) -> Tensor<2>,
+    ) -> Tensor<1> {
+        let pairs = self.latents.iter().zip(&self.entries);
+        let terms = pairs.map(|(e, c)| (latent(e) - entry(c)).square().mean());
+        terms
+            .reduce(|sum, term| sum + term)
+            .expect("at least one codebook")
+    }
+}
+
+impl VectorQuantizer {
+    /// `z [rows, latent]` to the space of the entries, `[rows, code dim]`.
+    ///
+    /// # Panics
+    ///
+    /// If the projection was not loaded, as in a decoder.
+    pub fn project(&self, z: Tensor<2>) -> Tensor<2> {
+        let projection = self.in_proj.as_ref();
+        projection.expect("loaded with the encoder").forward(z)
+    }
+}
+
+impl ResidualVq {
+    /// Codes `z [rows, latent]`: each codebook takes the entry nearest to what those before it left
+    /// over.
+    ///
+    /// Differentiable: a choice is treated as the identity between the two projections, and what is
+    /// left over is not cut off from the gradient. `tap` sees `residual{q}`, `latent{q}` and
+    /// `margin{q}`, the lead of the choice.
+    ///
+    /// # Panics
+    ///
+    /// If the projections were not loaded, as in a decoder.
+    pub fn encode(&self, z: Tensor<2>, tap: &mut Tap) -> Quantized {
+        let mut left = z;
+        let mut sum = None::<Tensor<2>>;
+        let (mut codes, mut latents, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+        for (q, quantizer) in self.quantizers.iter().enumerate() {
+            tap.record(format_args!("residual{q}"), &left);
+            let e = quantizer.project(left.clone());
+            tap.record(format_args!("latent{q}"), &e);
+            let codebook = ops::to_f32(quantizer.codebook.val());
+            let fixed = e.clone().detach();
+            let distances = self
+                .search
+                .distances(fixed.clone(), codebook.clone().detach());
+            if tap.is_on() {
+                tap.record(format_args!("margin{q}"), &leads(distances.clone()));
+            }
+            let code = distances.argmin(1);
+            let entry = codebook.select(0, code.clone().squeeze_dim(1));
+            // The entry's value, bit for bit, with the gradient of what was looked for.
+            let through = entry.clone().detach() + (e.clone() - fixed);
+            let vector = match &quantizer.out_proj {
+                Some(projection) => projection.forward(through),
+                None => through,
+            };
+            left = left - vector.clone();
+            sum = Some(match sum {
+                Some(sum) => sum + vector,
+                None => vector,
+            });
+            codes.push(code);
+            latents.push(e);
+            entries.push(entry);
+        }
+        Quantized {
+            codes: Tensor::cat(codes, 1),
+            z: sum.expect("at least one codebook"),
+            latents,
+            entries,
+        }
+    }
 }
 
 /// The distance of each row to the second nearest entry less that to the nearest: `[rows, entries]` ->
 /// `[rows]`. 0 where there is one entry only.
-pub(crate) fn margins(distances: Tensor<2>) -> Tensor<1> {
+fn leads(distances: Tensor<2>) -> Tensor<1> {
     let [rows, entries] = distances.dims();
     if entries < 2 {
         return Tensor::zeros([rows], &distances.device());
@@ -59,10 +171,13 @@ fn normalised(x: Tensor<2>) -> Tensor<2> {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::Param;
     use burn::tensor::{Device, TensorData};
     use proptest::prelude::*;
+    use zonos_nn::ConvWeight;
 
     use super::*;
+    use crate::Pointwise;
 
     fn tensor(values: &[f32], width: usize) -> Tensor<2> {
         let data = TensorData::new(values.to_vec(), [values.len() / width, width]);
@@ -111,10 +226,10 @@ mod tests {
             distances.to_data().try_to_vec::<f32>().unwrap(),
             [0.0, 2.0, 4.0]
         );
-        let lead = margins(distances).into_data().try_to_vec::<f32>().unwrap();
+        let lead = leads(distances).into_data().try_to_vec::<f32>().unwrap();
         assert_eq!(lead, [2.0]);
         let one = tensor(&[1.0, 0.0], 2);
-        let lead = margins(Search::Cosine.distances(one.clone(), one));
+        let lead = Search::Cosine.margins(one.clone(), one);
         assert_eq!(lead.into_data().try_to_vec::<f32>().unwrap(), [0.0]);
     }
 
@@ -146,6 +261,86 @@ mod tests {
                 let best = all.iter().copied().fold(f64::INFINITY, f64::min);
                 prop_assert!(all[code as usize] <= best + 1e-4);
             }
+        }
+    }
+
+    /// Two code dimensions that are also the latents; the rows given.
+    fn quantizer(rows: &[f32], device: &Device) -> VectorQuantizer {
+        let identity = || {
+            let weight = Tensor::<2>::eye(2, device).reshape([2, 2, 1]);
+            Pointwise::new(ConvWeight::folded(weight), Tensor::zeros([2], device))
+        };
+        let codebook = TensorData::new(rows.to_vec(), [rows.len() / 2, 2]);
+        VectorQuantizer {
+            codebook: Param::from_tensor(Tensor::from_data(codebook, device)),
+            in_proj: Some(identity()),
+            out_proj: Some(identity()),
+        }
+    }
+
+    /// The second codebook codes what the first left over, from its entry as stored.
+    #[test]
+    fn the_rest_is_coded_next() {
+        let device = Device::flex();
+        let quantizers = vec![
+            quantizer(&[1.0, 0.0, 0.0, 1.0], &device),
+            quantizer(&[1.0, 0.0, -1.0, 0.0, 0.0, 1.0], &device),
+        ];
+        let vq = ResidualVq {
+            quantizers,
+            search: Search::Cosine,
+        };
+        let mut tap = Tap::on();
+        // (0.5, 0.1) - (1, 0) points to the left.
+        let found = vq.encode(tensor(&[0.5, 0.1], 2), &mut tap);
+        let codes: Vec<i32> = found
+            .codes
+            .into_data()
+            .convert::<i32>()
+            .try_to_vec()
+            .unwrap();
+        assert_eq!(codes, [0, 1]);
+        assert_eq!(found.z.into_data().try_to_vec::<f32>().unwrap(), [0.0, 0.0]);
+        let names: Vec<_> = tap.into_records().into_iter().map(|(n, _)| n).collect();
+        let expected = [
+            "residual0",
+            "latent0",
+            "margin0",
+            "residual1",
+            "latent1",
+            "margin1",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    /// A choice passes gradients on as if it were the identity, and the losses move what they say.
+    #[test]
+    fn gradients_pass_straight_through() {
+        let device = Device::flex().autodiff();
+        let vq = ResidualVq {
+            quantizers: vec![quantizer(&[1.0, 0.0, 0.0, 1.0], &device)],
+            search: Search::Euclidean,
+        };
+        let z = Tensor::<2>::from_data([[0.8f32, 0.1]], &device).require_grad();
+        let found = vq.encode(z.clone(), &mut Tap::off());
+        let weights = Tensor::<2>::from_data([[3.0f32, -5.0]], &device);
+        let grads = (found.z.clone() * weights).sum().backward();
+        let g: Vec<f32> = z.grad(&grads).unwrap().into_data().try_to_vec().unwrap();
+        assert_eq!(g, [3.0, -5.0]);
+
+        let loss = |value: Tensor<1>| value.into_data().try_to_vec::<f32>().unwrap()[0];
+        let expected = (0.2f32 * 0.2 + 0.1 * 0.1) / 2.0;
+        assert!((loss(found.commitment_loss()) - expected).abs() < 1e-6);
+        let grads = found.codebook_loss().backward();
+        assert!(
+            z.grad(&grads)
+                .is_none_or(|g| g.into_data().try_to_vec::<f32>().unwrap() == [0.0, 0.0])
+        );
+        let rows = vq.quantizers[0].codebook.val().grad(&grads).unwrap();
+        let rows: Vec<f32> = rows.into_data().try_to_vec().unwrap();
+        // d/dc of ((0.8 - c)^2 + (0.1 - d)^2) / 2 at (1, 0); the other entry was not chosen.
+        for (g, expected) in rows.iter().zip([0.2, -0.1, 0.0, 0.0]) {
+            assert!((g - expected).abs() < 1e-6, "{rows:?}");
         }
     }
 }
