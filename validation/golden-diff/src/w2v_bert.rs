@@ -25,10 +25,8 @@ use crate::{Request, checkpoints};
 const FBANK: f64 = 1e-4;
 /// Normalised features: a quiet band's deviation divides its error.
 const FEATURES: f64 = 3e-4;
-/// Outputs of layers, from the golden's input features.
+/// Outputs of layers, from the golden's input features and from samples.
 const HIDDEN: f64 = 5e-5;
-/// The same from samples: the error of the features passes through all layers.
-const HIDDEN_FROM_SAMPLES: f64 = 2e-4;
 /// Entries of the window and of the bands, in double precision.
 const TABLES: f64 = 1e-9;
 /// Cosine of a layer's output with that of a run in bfloat16, whose weights and activations were
@@ -267,7 +265,7 @@ impl<'a> Suite<'a> {
             .map_err(|e| self.fail(e))?;
         for (stage, data) in tap.into_records() {
             let actual = HostTensor::from_data(&data);
-            let tolerance = self.hidden(HIDDEN_FROM_SAMPLES);
+            let tolerance = self.hidden(HIDDEN);
             checks.again("samples", &format!("{clip}.{stage}"), &actual, tolerance)?;
         }
         Ok(())
