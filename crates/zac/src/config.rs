@@ -10,6 +10,7 @@ mod shapes;
 
 use serde::Serialize;
 use serde_json::Value;
+use zonos_audio::{CodeLimits, Codes};
 use zonos_checkpoint::{Checkpoint, ModelKind};
 
 use crate::ZacError;
@@ -471,6 +472,29 @@ impl ZacConfig {
             .into_iter()
             .flat_map(|q| vec![q.codebook_size; q.codebook_dim.len()])
             .collect()
+    }
+
+    /// Refuses codes that are none of this codec's: columns, range, a missing semantic code.
+    ///
+    /// # Errors
+    ///
+    /// [`ZacError::Columns`], [`ZacError::MissingSemantic`], [`ZacError::Codes`].
+    pub fn check_codes(&self, codes: &Codes) -> Result<(), ZacError> {
+        let expected = self.codebooks();
+        if codes.codebooks() != expected {
+            return Err(ZacError::Columns {
+                expected,
+                found: codes.codebooks(),
+            });
+        }
+        if let Some(frame) = codes.rows().position(|row| row[0] == Codes::MISSING) {
+            return Err(ZacError::MissingSemantic {
+                frame,
+                last: expected - 1,
+            });
+        }
+        let limits = CodeLimits::of(self.codebook_sizes());
+        Ok(codes.check(&limits.with_markers([Codes::MISSING]))?)
     }
 
     /// Frames a second.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use zonos_audio::{CodeLimits, Codes, Waveform};
+use zonos_audio::{Codes, Waveform};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_nn::{Resample, Tap};
 
@@ -215,21 +215,7 @@ impl ZacDecoder {
     ///
     /// [`ZacError::Columns`], [`ZacError::MissingSemantic`], [`ZacError::Codes`].
     pub fn check_codes(&self, codes: &Codes) -> Result<(), ZacError> {
-        let expected = self.config.codebooks();
-        if codes.codebooks() != expected {
-            return Err(ZacError::Columns {
-                expected,
-                found: codes.codebooks(),
-            });
-        }
-        if let Some(frame) = codes.rows().position(|row| row[0] == Codes::MISSING) {
-            return Err(ZacError::MissingSemantic {
-                frame,
-                last: expected - 1,
-            });
-        }
-        let limits = CodeLimits::of(self.config.codebook_sizes());
-        Ok(codes.check(&limits.with_markers([Codes::MISSING]))?)
+        self.config.check_codes(codes)
     }
 
     /// Decodes `codes [frames, 10]`: 2940 samples a frame at 44.1 kHz, at the raw level, neither

@@ -1,5 +1,7 @@
 //! Samples to codes.
 
+mod load;
+
 use std::ops::{ControlFlow, Range};
 
 use burn::module::{Module, Param};
@@ -61,16 +63,16 @@ pub struct ZacEncoder {
 }
 
 /// What the encoder is made of.
-pub(crate) struct Parts {
-    pub(crate) encoder: Vec<Stage>,
-    pub(crate) semantic_encoder: ConvNextStack,
-    pub(crate) semantic_quantizer: ResidualVq,
-    pub(crate) semantic_head: ConvNextStack,
-    pub(crate) quantizer: ResidualVq,
-    /// Means and deviations.
-    pub(crate) statistics: Option<[Tensor<1>; 2]>,
-    pub(crate) teacher: Teacher,
-    pub(crate) resampler: Resample,
+struct Parts {
+    encoder: Vec<Stage>,
+    semantic_encoder: ConvNextStack,
+    semantic_quantizer: ResidualVq,
+    semantic_head: ConvNextStack,
+    quantizer: ResidualVq,
+    mean: Option<Tensor<1>>,
+    std: Option<Tensor<1>>,
+    teacher: Teacher,
+    resampler: Resample,
 }
 
 /// How far an encode is.
@@ -95,19 +97,15 @@ pub struct Encoded {
 
 impl ZacEncoder {
     /// Puts the parts together; they must fit `config`.
-    pub(crate) fn new(parts: Parts, config: ZacConfig, file: String) -> Result<Self, ZacError> {
-        let [semantic_mean, semantic_std] = match parts.statistics {
-            Some(statistics) => statistics.map(|t| Some(Param::from_tensor(t))),
-            None => [None, None],
-        };
+    fn new(parts: Parts, config: ZacConfig, file: String) -> Result<Self, ZacError> {
         Ok(Self {
             encoder: parts.encoder,
             semantic_encoder: parts.semantic_encoder,
             semantic_quantizer: parts.semantic_quantizer,
             semantic_head: parts.semantic_head,
             quantizer: parts.quantizer,
-            semantic_mean,
-            semantic_std,
+            semantic_mean: parts.mean.map(Param::from_tensor),
+            semantic_std: parts.std.map(Param::from_tensor),
             teacher: parts.teacher,
             resampler: parts.resampler,
             to_teacher: Resampler::new(SAMPLE_RATE, TEACHER_RATE, ResampleRecipe::Functional)?,
@@ -258,12 +256,9 @@ impl ZacEncoder {
         let mut x = x.unsqueeze_dim::<3>(2);
         for (i, (stage, sizes)) in self.encoder.iter().zip(&self.config.stages).enumerate() {
             let [batch, steps, _] = x.dims();
-            x = match (stage, sizes) {
-                (Stage::Transformer(transformer), _) => {
-                    transformer.forward(x, None, &mut Tap::off())
-                }
-                (_, StageConfig::Patch(size)) => patch_down(x, *size),
-                (_, StageConfig::Transformer(_)) => x,
+            x = match stage {
+                Stage::Transformer(transformer) => transformer.forward(x, None, &mut Tap::off()),
+                Stage::Patch(patch) => patch_down(x, patch.size),
             };
             show(tap, format_args!("encoder.{i}"), &x);
             step(cost(sizes) * (batch * steps) as f64)?;

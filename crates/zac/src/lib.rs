@@ -2,8 +2,8 @@
 //!
 //! ```no_run
 //! use burn::tensor::Device;
-//! use zonos_audio::Codes;
-//! use zonos_zac::ZacDecoder;
+//! use zonos_audio::{Codes, Waveform};
+//! use zonos_zac::{ZacDecoder, ZacEncoder};
 //!
 //! let decoder = ZacDecoder::load("zac-1-decoder-keep2_plain.safetensors", &Device::flex())?;
 //! let codes = Codes::load_npy("codes.npy")?; // [frames, 10]
@@ -13,6 +13,10 @@
 //! let mut stream = decoder.stream();
 //! let mut samples = stream.decode(&codes)?;
 //! samples.extend(stream.flush()?);
+//!
+//! // And back to codes:
+//! let encoder = ZacEncoder::load("zac-1-encoder.safetensors", &Device::flex())?;
+//! encoder.encode(&Waveform::new(samples, 44_100))?.save_npy("again.npy")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -23,6 +27,11 @@
 //! is causal but for the windows' overlap, so a [stream](ZacStream) is half a frame behind and costs no
 //! more the longer it runs.
 //!
+//! The [encoder](ZacEncoder) is the mirror image: patches and transformers make latents of samples. What
+//! is said is coded first, from features of a [teacher](zonos_w2v_bert) that hears the same audio; its
+//! part is taken off the latents, and nine codebooks code what is left, each what those before it left
+//! over. Long audio is encoded in [lanes](LanePlan).
+//!
 //! Files say what they are made of: sizes come from the tensors first and from the JSON in their
 //! metadata second, see [`ZacConfig`]; names that this build does not know can be given in a map file,
 //! see [`NameOverrides`].
@@ -30,6 +39,7 @@
 mod config;
 mod convnext;
 mod decoder;
+mod encoder;
 mod error;
 mod head;
 mod lanes;
@@ -50,6 +60,7 @@ pub use config::{
 };
 pub use convnext::{ConvNextBlock, ConvNextStack, ConvNextState, Depthwise};
 pub use decoder::ZacDecoder;
+pub use encoder::{EncodeProgress, Encoded, ZacEncoder};
 pub use error::ZacError;
 pub use head::{HeadState, IstftHead};
 pub use lanes::{Align, Lane, LanePlan};

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn near_by_angle_or_by_place() {
         let rows = [10.0, 0.0, 0.0, 0.5, 0.6, 0.2];
-        let e = [0.5, 0.1];
+        let e = [0.6, 0.02];
         assert_eq!(found(Search::Cosine, &e, &rows), [0]);
         assert_eq!(found(Search::Euclidean, &e, &rows), [2]);
     }
