@@ -12,7 +12,15 @@ use crate::segment::Packed;
 /// Epsilon of the query and key norm; every other norm uses the configured one.
 const QK_EPS: f64 = 1e-6;
 
-/// Source: Zyphra/ZONOS2 `models/zonos2.py`, attention block.
+/// ```text
+/// q_j = rope(rmsnorm(W_q h)_j * |temp_j|)                     for each query head j
+/// k_g = rope(rmsnorm(W_k h)_g),  v_g = (W_v h)_g              for each kv head g = j * kv_heads / heads
+/// a_j = sum over i <= t of softmax_i(q_j . k_g[i] / sqrt(head_dim)) v_g[i]
+/// out = W_o concat_j(sigmoid(W_gate h)_j * a_j)
+/// ```
+///
+/// The norms of queries and keys have no weight and an epsilon of their own. Source: Zyphra/ZONOS2
+/// `models/zonos2.py`, attention block.
 #[derive(Module, Debug)]
 pub struct Attention {
     /// `[heads * head_dim, dim]`

@@ -8,8 +8,20 @@ use zonos_nn::{BiasedLinear, RmsNorm, Tap, gelu};
 
 /// Routes each row to its best `top_k` experts.
 ///
-/// A state vector a row is carried through depth, from one expert layer to the next, never through
-/// time. Source: Zyphra/ZONOS2 `models/zonos2.py`, router.
+/// A state vector `s` a row is carried through depth, from one expert layer to the next, never
+/// through time:
+///
+/// ```text
+/// s_n    = W_down h + b_down + scale_n * s_(n-1)              (no last term in the first expert layer)
+/// z      = gelu(W_2 gelu(W_0 rmsnorm(s_n) + b_0) + b_2)
+/// p      = softmax(W_4 z)
+/// chosen = top_k(p + sign * balancing_bias)                   (the bias shifts the choice alone)
+/// weight = p[chosen]                                          (not renormalised)
+/// ```
+///
+/// Gradients reach the router through `weight`; the choice and the balancing biases have none, the
+/// biases being moved by the load of the experts in training. Source: Zyphra/ZONOS2
+/// `models/zonos2.py`, router.
 #[derive(Module, Debug)]
 pub struct Router {
     pub(crate) down_proj: BiasedLinear,
