@@ -4,9 +4,9 @@ use burn::backend::Flex;
 use burn_flex::FlexTensor;
 
 use super::simd::Isa;
-use super::{attention, conv_ops, linear, statistics};
-use crate::SpeechBackend;
+use super::{attention, conv_ops, dense, depthwise, layer_norm, linear, query_tiles, statistics};
 use crate::backend::Optional;
+use crate::{Activation, SpeechBackend};
 
 impl SpeechBackend for Flex {
     fn packed_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
@@ -78,5 +78,43 @@ impl SpeechBackend for Flex {
 
     fn statistics_pooling(x: FlexTensor, scores: Optional<Self>, floor: f32) -> FlexTensor {
         statistics::statistics_pooling(Isa::best(), x, scores.into_option(), floor)
+    }
+
+    fn dense(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Optional<Self>,
+        activation: Activation,
+        scale: Optional<Self>,
+        residual: Optional<Self>,
+    ) -> FlexTensor {
+        let (bias, scale) = (bias.into_option(), scale.into_option());
+        let residual = residual.into_option();
+        dense::dense(Isa::best(), x, weight, bias, activation, scale, residual)
+    }
+
+    fn layer_norm(x: FlexTensor, weight: FlexTensor, bias: FlexTensor, eps: f32) -> FlexTensor {
+        layer_norm::layer_norm(Isa::best(), x, weight, bias, eps)
+    }
+
+    fn window_attention(q: FlexTensor, k: FlexTensor, v: FlexTensor, context: usize) -> FlexTensor {
+        query_tiles::window_attention(Isa::best(), q, k, v, context)
+    }
+
+    fn relative_attention(
+        q: FlexTensor,
+        k: FlexTensor,
+        v: FlexTensor,
+        table: FlexTensor,
+        left: usize,
+        right: usize,
+        mask: Optional<Self>,
+    ) -> FlexTensor {
+        let mask = mask.into_option();
+        query_tiles::relative_attention(Isa::best(), q, k, v, table, left, right, mask)
+    }
+
+    fn depthwise_conv1d(x: FlexTensor, weight: FlexTensor, bias: Optional<Self>) -> FlexTensor {
+        depthwise::depthwise_conv1d(Isa::best(), x, weight, bias.into_option())
     }
 }

@@ -1,7 +1,7 @@
 //! The Snake and convolution kernels on Flex tensors.
 
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::TensorData;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
@@ -9,17 +9,11 @@ use super::conv::{Conv, PARALLEL_FROM, fill_row};
 use super::conv_transposed::ConvTransposed;
 use super::rows::{Rows, SharedOutput, contiguous_time, dense};
 use super::simd::{Isa, Kernel, Simd, dispatch};
+use super::weights::all_f32;
 use crate::portable;
 
 fn tensor(values: Vec<f32>, shape: [usize; 3]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
-}
-
-/// Whether all operands are f32, which is what the kernels compute in.
-fn all_f32<'a>(operands: impl IntoIterator<Item = &'a FlexTensor>) -> bool {
-    operands
-        .into_iter()
-        .all(|operand| operand.dtype() == DType::F32)
 }
 
 /// See [`SpeechBackend::snake`](crate::SpeechBackend::snake).

@@ -10,7 +10,7 @@ use super::simd::Isa;
 use super::{attention, linear};
 use crate::portable;
 
-fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
+pub(super) fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
     let n = shape.iter().product();
     let data = TensorData::new(values(seed, n), shape);
     FlexTensor::from_data(data.convert_dtype(dtype))
@@ -21,12 +21,12 @@ fn ids(values: Vec<i32>) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, [n]))
 }
 
-fn floats(x: FlexTensor) -> Vec<f32> {
+pub(super) fn floats(x: FlexTensor) -> Vec<f32> {
     x.into_data().try_into_vec().expect("f32")
 }
 
 /// Largest difference, relative to what a sum of `terms` products of values below 1 can round by.
-fn close(got: &[f32], expected: &[f32], terms: usize) -> Result<(), TestCaseError> {
+pub(super) fn close(got: &[f32], expected: &[f32], terms: usize) -> Result<(), TestCaseError> {
     prop_assert_eq!(got.len(), expected.len());
     let tolerance = 1e-6 * (terms as f32).sqrt().max(1.0);
     for (i, (a, b)) in got.iter().zip(expected).enumerate() {
@@ -41,7 +41,7 @@ fn close(got: &[f32], expected: &[f32], terms: usize) -> Result<(), TestCaseErro
     Ok(())
 }
 
-fn float_dtype() -> impl Strategy<Value = DType> {
+pub(super) fn float_dtype() -> impl Strategy<Value = DType> {
     prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::BF16)]
 }
 

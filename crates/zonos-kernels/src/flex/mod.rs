@@ -13,9 +13,17 @@ mod conv_ops;
 #[cfg(test)]
 mod conv_tests;
 mod conv_transposed;
+mod dense;
+#[cfg(test)]
+mod dense_tests;
+mod depthwise;
+mod layer_norm;
 mod linear;
 #[cfg(test)]
 mod linear_tests;
+mod math;
+mod panel;
+mod query_tiles;
 mod rows;
 pub(crate) mod simd;
 mod snake;

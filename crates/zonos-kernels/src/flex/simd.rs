@@ -37,6 +37,22 @@ pub(crate) unsafe trait Simd: Copy + Send + Sync + 'static {
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Sum of the lanes, in a fixed order.
     unsafe fn sum(v: Self::V) -> f32;
+    /// `2^n` in each lane, for integers `n` from -126 to 127 given as `n + 1.5 * 2^23`.
+    unsafe fn power_of_two(shifted: Self::V) -> Self::V;
+    /// `y`, zero in the lanes where `x < limit`; where `x` is NaN, `y`.
+    unsafe fn zero_below(x: Self::V, limit: Self::V, y: Self::V) -> Self::V;
+
+    /// Writes `block[c][r]` to `to + c * step + r`, for the eight rows `r` of eight columns `c` that
+    /// begin at `rows`.
+    #[inline(always)]
+    unsafe fn transpose(rows: [*const f32; 8], to: *mut f32, step: usize) {
+        for (r, row) in rows.into_iter().enumerate() {
+            for c in 0..8 {
+                // SAFETY: the caller's pointers are valid for the block.
+                unsafe { *to.add(c * step + r) = *row.add(c) };
+            }
+        }
+    }
 
     /// Scalar `a * b + c` that rounds as [`fma`](Simd::fma) does.
     unsafe fn fma1(a: f32, b: f32, c: f32) -> f32;
@@ -231,6 +247,14 @@ unsafe impl<const N: usize> Simd for Plain<N> {
         v[0]
     }
     #[inline(always)]
+    unsafe fn power_of_two(shifted: Self::V) -> Self::V {
+        shifted.map(|x| f32::from_bits(x.to_bits().wrapping_add(127) << 23))
+    }
+    #[inline(always)]
+    unsafe fn zero_below(x: Self::V, limit: Self::V, y: Self::V) -> Self::V {
+        std::array::from_fn(|i| if x[i] < limit[i] { 0.0 } else { y[i] })
+    }
+    #[inline(always)]
     unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
         a * b + c
     }
@@ -306,8 +330,56 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn power_of_two(shifted: __m256) -> __m256 {
+            unsafe {
+                let bits = _mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(bits))
+            }
+        }
+        #[inline(always)]
+        unsafe fn zero_below(x: __m256, limit: __m256, y: __m256) -> __m256 {
+            unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, limit), y) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(rows: [*const f32; 8], to: *mut f32, step: usize) {
+            unsafe { transpose(rows, to, step) }
+        }
+        #[inline(always)]
         unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {
             a.mul_add(b, c)
+        }
+    }
+
+    /// [`Simd::transpose`] with AVX2, pairs of rows, then pairs of pairs, then halves.
+    #[inline(always)]
+    unsafe fn transpose(rows: [*const f32; 8], to: *mut f32, step: usize) {
+        // SAFETY: the caller's pointers are valid for the block, and the processor has AVX2.
+        unsafe {
+            // Written out: a closure would be compiled without the instruction set.
+            let mut fours = [[_mm256_setzero_ps(); 4]; 2];
+            for half in 0..2 {
+                let [a, b, c, d] = [
+                    _mm256_loadu_ps(rows[4 * half]),
+                    _mm256_loadu_ps(rows[4 * half + 1]),
+                    _mm256_loadu_ps(rows[4 * half + 2]),
+                    _mm256_loadu_ps(rows[4 * half + 3]),
+                ];
+                let (low, high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let (later_low, later_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                fours[half] = [
+                    _mm256_shuffle_ps::<0x44>(low, later_low),
+                    _mm256_shuffle_ps::<0xEE>(low, later_low),
+                    _mm256_shuffle_ps::<0x44>(high, later_high),
+                    _mm256_shuffle_ps::<0xEE>(high, later_high),
+                ];
+            }
+            let [first, second] = fours;
+            for c in 0..4 {
+                let near = _mm256_permute2f128_ps::<0x20>(first[c], second[c]);
+                let far = _mm256_permute2f128_ps::<0x31>(first[c], second[c]);
+                _mm256_storeu_ps(to.add(c * step), near);
+                _mm256_storeu_ps(to.add((c + 4) * step), far);
+            }
         }
     }
 
@@ -370,6 +442,21 @@ mod x86 {
         #[inline(always)]
         unsafe fn sum(v: __m512) -> f32 {
             unsafe { _mm512_reduce_add_ps(v) }
+        }
+        #[inline(always)]
+        unsafe fn power_of_two(shifted: __m512) -> __m512 {
+            unsafe {
+                let bits = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(bits))
+            }
+        }
+        #[inline(always)]
+        unsafe fn zero_below(x: __m512, limit: __m512, y: __m512) -> __m512 {
+            unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, limit), y) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(rows: [*const f32; 8], to: *mut f32, step: usize) {
+            unsafe { transpose(rows, to, step) }
         }
         #[inline(always)]
         unsafe fn fma1(a: f32, b: f32, c: f32) -> f32 {

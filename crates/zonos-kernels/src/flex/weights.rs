@@ -14,6 +14,8 @@ use super::simd::Simd;
 pub(super) unsafe trait Element:
     Copy + Send + Sync + bytemuck::Pod + 'static
 {
+    /// Whether elements are f32 already.
+    const IS_F32: bool = false;
     /// Loads [`Simd::LANES`] elements, widened to f32.
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
     /// One element, widened to f32.
@@ -22,6 +24,7 @@ pub(super) unsafe trait Element:
 
 // SAFETY: forwards to the matching load of `Simd`.
 unsafe impl Element for f32 {
+    const IS_F32: bool = true;
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Self) -> S::V {
         // SAFETY: the caller's contract.
@@ -102,4 +105,11 @@ pub(super) fn f32_tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) ->
     let data = burn::tensor::TensorData::new(values, shape);
     debug_assert_eq!(data.dtype(), DType::F32);
     FlexTensor::from_data(data)
+}
+
+/// Whether all operands are f32, which is what the kernels compute in.
+pub(super) fn all_f32<'a>(operands: impl IntoIterator<Item = &'a FlexTensor>) -> bool {
+    operands
+        .into_iter()
+        .all(|operand| operand.dtype() == DType::F32)
 }
