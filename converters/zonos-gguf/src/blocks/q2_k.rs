@@ -1,0 +1,46 @@
+//! Q2_K: 16 groups of 16 values with 4-bit scales and minima; value = d scale code - dmin minimum.
+
+use super::k::{Spec, choose, put_two_bits, two_bits};
+use crate::numeric::half_at;
+use crate::search::Grid;
+
+/// Values in a block.
+pub const VALUES: usize = super::k::VALUES;
+/// Bytes of a block: scales (low nibble) and minima at 0, codes at 16, `d` at 80, `dmin` at 82.
+pub const BYTES: usize = 84;
+
+const SPEC: Spec = Spec {
+    top: 3,
+    cap: 15,
+    plain: Grid {
+        first: -0.5,
+        step: 0.1,
+        steps: 15,
+    },
+    spread: 1.0,
+};
+
+/// Decodes a block.
+#[inline]
+pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
+    let codes = two_bits(&block[16..80]);
+    let groups = out.as_chunks_mut::<16>().0.iter_mut();
+    for ((values, codes), s) in groups.zip(codes.as_chunks::<16>().0).zip(&block[..16]) {
+        let (scale, low) = (d * f32::from(s & 15), dmin * f32::from(s >> 4));
+        for (v, q) in values.iter_mut().zip(codes) {
+            *v = scale * f32::from(*q) - low;
+        }
+    }
+}
+
+/// Encodes a block.
+pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
+    let parts = choose::<16, 16, true>(x, importance, &SPEC);
+    for g in 0..16 {
+        block[g] = parts.sc[g] | parts.mn[g] << 4;
+    }
+    put_two_bits(&parts.codes, &mut block[16..80]);
+    block[80..82].copy_from_slice(&parts.d.to_le_bytes());
+    block[82..84].copy_from_slice(&parts.dmin.to_le_bytes());
+}

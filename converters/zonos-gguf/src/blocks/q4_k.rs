@@ -1,0 +1,54 @@
+//! Q4_K: 8 groups of 32 values with 6-bit scales and minima, 4-bit codes;
+//! value = d scale code - dmin minimum.
+
+use super::k::{Spec, choose, nibbles, put_nibbles, put_scales, scales};
+use crate::numeric::half_at;
+use crate::search::Grid;
+
+/// Values in a block.
+pub const VALUES: usize = super::k::VALUES;
+/// Bytes of a block: `d` at 0, `dmin` at 2, scales at 4, nibbles at 16.
+pub const BYTES: usize = 144;
+
+const SPEC: Spec = Spec {
+    top: 15,
+    cap: 63,
+    plain: Grid {
+        first: -1.0,
+        step: 0.1,
+        steps: 20,
+    },
+    spread: 2.0,
+};
+
+/// The eight scales and the eight minima, 0..63.
+#[inline]
+pub fn scales_and_minima(block: &[u8; BYTES]) -> ([u8; 8], [u8; 8]) {
+    let mut packed = [0u8; 12];
+    packed.copy_from_slice(&block[4..16]);
+    scales(&packed)
+}
+
+/// Decodes a block.
+#[inline]
+pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    let (sc, mn) = scales_and_minima(block);
+    let codes = nibbles(&block[16..]);
+    let groups = out.as_chunks_mut::<32>().0.iter_mut();
+    for (g, (values, codes)) in groups.zip(codes.as_chunks::<32>().0).enumerate() {
+        let (scale, low) = (d * f32::from(sc[g]), dmin * f32::from(mn[g]));
+        for (v, q) in values.iter_mut().zip(codes) {
+            *v = scale * f32::from(*q) - low;
+        }
+    }
+}
+
+/// Encodes a block.
+pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
+    let parts = choose::<8, 32, false>(x, importance, &SPEC);
+    block[..2].copy_from_slice(&parts.d.to_le_bytes());
+    block[2..4].copy_from_slice(&parts.dmin.to_le_bytes());
+    put_scales(&parts.sc, &parts.mn, &mut block[4..16]);
+    put_nibbles(&parts.codes, &mut block[16..]);
+}

@@ -1,0 +1,41 @@
+//! Q5_1: 32 values, half scale `d` and minimum `m`, the fifth bits `qh`, sixteen bytes of nibbles; value = code d + m.
+
+use super::legacy::{affine_codes, affine_row, five_bits, put_fifth_bits, put_nibbles};
+use crate::numeric::{half_at, put_half};
+
+/// Values in a block.
+pub const VALUES: usize = super::legacy::VALUES;
+/// Bytes of a block: `d` at 0, `m` at 2, `qh` at 4, nibbles at 8.
+pub const BYTES: usize = 24;
+
+const TOP: i32 = 31;
+
+/// Decodes a block.
+#[inline]
+pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
+    let (d, m) = (half_at(block, 0), half_at(block, 2));
+    for (v, q) in out.iter_mut().zip(five_bits(&block[4..8], &block[8..])) {
+        *v = f32::from(q) * d + m;
+    }
+}
+
+pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+    let out = dst.as_chunks_mut::<BYTES>().0;
+    match importance {
+        Some(w) => affine_row(src, w, TOP, |i, d, m, codes| put(&mut out[i], d, m, codes)),
+        None => {
+            for (x, block) in src.as_chunks::<VALUES>().0.iter().zip(out) {
+                let (d, m, codes) = affine_codes(x, TOP);
+                put(block, d, m, &codes);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn put(block: &mut [u8; BYTES], d: f32, m: f32, codes: &[u8; VALUES]) {
+    put_half(block, 0, d);
+    put_half(block, 2, m);
+    put_fifth_bits(codes, &mut block[4..8]);
+    put_nibbles(codes, &mut block[8..]);
+}
