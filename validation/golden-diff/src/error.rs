@@ -40,7 +40,7 @@ pub enum GoldenError {
     },
     /// The keys belong to no component of this build.
     #[error(
-        "{}: its keys (first: `{first_key}`) belong to no component that golden-diff knows (zonos2, dac, ecapa, w2v-bert, audio, and their gradients)",
+        "{}: its keys (first: `{first_key}`) belong to no component that golden-diff knows (zonos2, dac, ecapa, w2v-bert, zac, audio, and their gradients)",
         path.display()
     )]
     Unrecognised {

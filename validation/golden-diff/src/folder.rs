@@ -29,6 +29,10 @@ pub enum Component {
     W2vBert,
     /// Gradients of Wav2Vec2-BERT.
     W2vBertGradients,
+    /// ZAC-1: decoder and streams, or encoder.
+    Zac,
+    /// Gradients of the ZAC-1 decoder.
+    ZacGradients,
     /// The audio front ends: resampling, mel, spectra, audio files.
     Audio,
     /// Gradients of the audio front ends.
@@ -37,7 +41,7 @@ pub enum Component {
 
 impl Component {
     /// Every component.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Zonos2,
         Self::Zonos2Gradients,
         Self::Dac,
@@ -46,6 +50,8 @@ impl Component {
         Self::EcapaGradients,
         Self::W2vBert,
         Self::W2vBertGradients,
+        Self::Zac,
+        Self::ZacGradients,
         Self::Audio,
         Self::AudioGradients,
     ];
@@ -61,6 +67,8 @@ impl Component {
             Self::EcapaGradients => "ecapa-gradients",
             Self::W2vBert => "w2v-bert",
             Self::W2vBertGradients => "w2v-bert-gradients",
+            Self::Zac => "zac",
+            Self::ZacGradients => "zac-gradients",
             Self::Audio => "audio",
             Self::AudioGradients => "audio-gradients",
         }
@@ -76,6 +84,7 @@ impl Component {
                     | (Self::Dac, Self::DacGradients)
                     | (Self::Ecapa, Self::EcapaGradients)
                     | (Self::W2vBert, Self::W2vBertGradients)
+                    | (Self::Zac, Self::ZacGradients)
                     | (Self::Audio, Self::AudioGradients)
             )
     }
@@ -122,6 +131,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
                 Some(Component::DacGradients)
             } else if golden.keys().any(|k| k.contains(".grad.asp.tdnn.")) {
                 Some(Component::EcapaGradients)
+            } else if golden.keys().any(|k| k.starts_with("grad.codec.")) {
+                Some(Component::ZacGradients)
             } else if golden.has("grad.feature_projection.projection.weight") {
                 Some(Component::W2vBertGradients)
             } else if golden
@@ -134,6 +145,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
             }
         } else if ends(".input_ids") {
             Some(Component::Zonos2)
+        } else if golden.has("codes") && (golden.has("wav_in") || golden.has("audio")) {
+            Some(Component::Zac)
         } else if golden.has("codes") && golden.has("wav") {
             Some(Component::Dac)
         } else if ends(".emb") {

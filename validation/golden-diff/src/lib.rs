@@ -34,6 +34,7 @@ mod host;
 mod html;
 mod report;
 mod w2v_bert;
+mod zac;
 mod zonos2;
 
 use std::path::PathBuf;
@@ -132,11 +133,13 @@ pub fn run(request: &Request) -> Result<Report> {
         Component::Dac => dac::run(request, &mut checks)?,
         Component::Ecapa => ecapa::run(request, &mut checks)?,
         Component::W2vBert => w2v_bert::run(request, half, &mut checks)?,
+        Component::Zac => zac::run(request, half, &mut checks)?,
         Component::Audio => audio::run(request, &mut checks)?,
         Component::Zonos2Gradients
         | Component::DacGradients
         | Component::EcapaGradients
         | Component::W2vBertGradients
+        | Component::ZacGradients
         | Component::AudioGradients => {
             gradients::run(request, component, &mut checks)?;
         }

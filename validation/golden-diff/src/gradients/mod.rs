@@ -9,6 +9,7 @@ mod dac;
 mod ecapa;
 mod parameters;
 mod w2v_bert;
+mod zac;
 mod zonos2;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ pub(crate) fn run(request: &Request, component: Component, checks: &mut Checks<'
         Component::Zonos2Gradients => zonos2::run(request, &report, &path, checks),
         Component::EcapaGradients => ecapa::run(request, &report, &path, checks),
         Component::W2vBertGradients => w2v_bert::run(request, &report, &path, checks),
+        Component::ZacGradients => zac::run(request, &report, &path, checks),
         _ => dac::run(request, &report, &path, checks),
     }
 }

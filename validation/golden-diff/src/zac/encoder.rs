@@ -36,8 +36,11 @@ const BEHIND_FRONT_END: f64 = 2e-4;
 const FBANK: f64 = 1e-4;
 /// Largest error of a recorded lead, from the stored residual.
 const LEAD: f64 = 1e-5;
+/// Share of codes that must agree with an original that ran in bfloat16: one choice that falls the other
+/// way takes all later ones of its frame with it. The limit of the original's own tests.
+const SHARE_OF_HALF: f64 = 0.65;
 
-pub(super) fn run(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
+pub(super) fn run(request: &Request, half: bool, checks: &mut Checks<'_>) -> Result<()> {
     for (key, what) in [
         ("wav_in", "samples to prepare"),
         ("rate_in", "their rate"),
@@ -50,7 +53,7 @@ pub(super) fn run(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
     prepared(request, checks)?;
     for (path, name) in checkpoints(request, checks)? {
         checks.enter(&name);
-        let suite = Suite::open(request, &path, checks)?;
+        let suite = Suite::open(request, &path, half, checks)?;
         suite.whole(checks)?;
         suite.alignment(checks)?;
         for (k, lane) in suite.encoder.lanes(suite.audio.len()).enumerate() {
@@ -66,24 +69,13 @@ pub(super) fn run(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
 fn prepared(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
     let golden = checks.golden();
     let tolerance = Tolerance::Absolute { max_abs: SAMPLES };
-    let prepare = |input: &str, rate: &str, options: &PrepareOptions| -> Result<Vec<f32>> {
-        let samples = golden.need(input)?;
-        let rate = golden.need_i32(rate)?.first().copied().unwrap_or(0);
-        let count = samples.shape().last().copied().unwrap_or(0);
-        let values = samples.to_f32();
-        let channels: Vec<&[f32]> = values.chunks(count.max(1)).collect();
-        let rate = u32::try_from(rate).map_err(|_| golden.problem("a negative rate"))?;
-        let audio = prepare_audio(&channels, rate, options)
-            .map_err(|e| golden.problem(format!("tensor `{input}`: {e}")))?;
-        Ok(audio.into_samples())
-    };
     let options = PrepareOptions::default();
     for (key, input, rate) in [
         ("prepared", "wav_in", "rate_in"),
         ("loud_prepared", "loud_in", "loud_rate"),
     ] {
         if golden.has(key) && golden.has(input) && golden.has(rate) {
-            let samples = prepare(input, rate, &options)?;
+            let samples = prepare(golden, input, rate, &options)?;
             checks.key(key, &HostTensor::signal(&samples), tolerance)?;
         }
     }
@@ -106,7 +98,7 @@ fn prepared(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
         max_seconds: seconds,
         ..options
     };
-    let samples = prepare("wav_in", "rate_in", &options)?;
+    let samples = prepare(golden, "wav_in", "rate_in", &options)?;
     checks.own(
         "cut_prepared_samples".to_owned(),
         &HostTensor::int(length),
@@ -115,6 +107,24 @@ fn prepared(request: &Request, checks: &mut Checks<'_>) -> Result<()> {
     );
     let tail = HostTensor::signal(&samples[samples.len().saturating_sub(kept)..]);
     checks.key("cut_prepared_tail", &tail, tolerance)
+}
+
+/// Tensor `input`, `[samples]` or `[channels, samples]` at the rate that tensor `rate` gives, prepared.
+fn prepare(
+    golden: &GoldenFile,
+    input: &str,
+    rate: &str,
+    options: &PrepareOptions,
+) -> Result<Vec<f32>> {
+    let samples = golden.need(input)?;
+    let rate = golden.need_i32(rate)?.first().copied().unwrap_or(0);
+    let count = samples.shape().last().copied().unwrap_or(0);
+    let values = samples.to_f32();
+    let channels: Vec<&[f32]> = values.chunks(count.max(1)).collect();
+    let rate = u32::try_from(rate).map_err(|_| golden.problem("a negative rate"))?;
+    let audio = prepare_audio(&channels, rate, options)
+        .map_err(|e| golden.problem(format!("tensor `{input}`: {e}")))?;
+    Ok(audio.into_samples())
 }
 
 /// `info.json` of the folder; null when there is none.
@@ -128,28 +138,40 @@ fn facts(dir: &Path) -> serde_json::Value {
 struct Suite<'a> {
     request: &'a Request,
     path: &'a Path,
+    half: bool,
     encoder: ZacEncoder,
     audio: Waveform,
 }
 
 impl<'a> Suite<'a> {
-    fn open(request: &'a Request, path: &'a Path, checks: &mut Checks<'_>) -> Result<Self> {
+    fn open(
+        request: &'a Request,
+        path: &'a Path,
+        half: bool,
+        checks: &mut Checks<'_>,
+    ) -> Result<Self> {
         let failed = |problem: String| GoldenError::Model {
             container: path.display().to_string(),
             problem,
         };
         let checkpoint = Checkpoint::open(path).map_err(|e| failed(e.to_string()))?;
         let options = LoadOptions::default();
-        let (encoder, _) = ZacEncoder::load_with(&checkpoint, None, &options, &request.device)
+        let (encoder, _) = ZacEncoder::load_with(&checkpoint, &options, &request.device)
             .map_err(|e| failed(e.to_string()))?;
         for notice in checkpoint.notices() {
             let note = format!("{}: {notice}", checks.container());
             checks.notes.push(note);
         }
-        let samples = checks.golden().need("prepared")?.to_f32();
+        let golden = checks.golden();
+        let samples = match golden.get("prepared")? {
+            Some(prepared) => prepared.to_f32(),
+            // Small folders leave out what follows from their input.
+            None => prepare(golden, "wav_in", "rate_in", &PrepareOptions::default())?,
+        };
         Ok(Self {
             request,
             path,
+            half,
             encoder,
             audio: Waveform::new(samples, SAMPLE_RATE),
         })
@@ -175,7 +197,19 @@ impl<'a> Suite<'a> {
             sure.extend(certain(golden, k, lane.frames.len())?.split_off(lane.context));
         }
         let codes = or(&sure, &theirs, &codes);
-        checks.key("codes", &rows(&codes), Tolerance::Exact)
+        checks.key("codes", &rows(&codes), self.codes())
+    }
+
+    fn codes(&self) -> Tolerance {
+        if self.half {
+            let at_least = SHARE_OF_HALF;
+            Tolerance::Share {
+                at_least,
+                sets: false,
+            }
+        } else {
+            Tolerance::Exact
+        }
     }
 
     /// `lane0.aligned_alternative_*`: the same features under each rule.
@@ -232,7 +266,7 @@ impl<'a> Suite<'a> {
         if golden.has(&key) {
             let theirs = table(golden, &key)?;
             let sure = certain(golden, k, lane.frames.len())?;
-            checks.key(&key, &rows(&or(&sure, &theirs, &codes)), Tolerance::Exact)?;
+            checks.key(&key, &rows(&or(&sure, &theirs, &codes)), self.codes())?;
         }
         Ok(())
     }
@@ -279,6 +313,9 @@ impl<'a> Suite<'a> {
         let golden = checks.golden();
         let name = |key: &str| format!("lane{k}.{key}");
         let vq = &self.encoder.quantizer;
+        if !golden.has(&name("codes")) {
+            return Ok(());
+        }
         // What is left over in front of quantizer q.
         let mut left = None::<Tensor<2>>;
         if let (Some(z), Some(said)) = (
