@@ -205,7 +205,8 @@ impl ZacDecoder {
         self.quantizer.quantizers[0].codebook.val().device()
     }
 
-    pub(crate) fn resampler(&self) -> &Resample {
+    /// From the codec's rate to 44.1 kHz, with the file's filter: `[batch, samples]`.
+    pub fn resampler(&self) -> &Resample {
         &self.resampler
     }
 
