@@ -101,6 +101,6 @@ fn the_larger_goldens() {
         "gradients/zac-keep2",
         "gradients/zac-full",
     ] {
-        compare(&root.join(name));
+        println!("{}", compare(&root.join(name)));
     }
 }
