@@ -57,10 +57,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         let (from, to) = (source.join(&file), target.join(&file));
         bytes += std::fs::metadata(&to)?.len();
         // Others are made by a script beside them.
-        if !workspace::GOLDEN_AREAS
-            .iter()
-            .any(|area| file.starts_with(area))
-        {
+        let within = |areas: &[&str]| areas.iter().any(|area| file.starts_with(area));
+        if !within(&workspace::GOLDEN_AREAS) || within(&workspace::SMALLER_AREAS) {
             continue;
         }
         if !from.is_file() {

@@ -9,7 +9,7 @@ use crate::{dac_recipe, ecapa_recipe, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: zonos2, dac, ecapa, audio, or one of them with -gradients behind it
+    /// Only this component: zonos2, dac, ecapa, w2v-bert, audio, or one of them with -gradients behind it
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Where to run: cpu, flex, ndarray, cuda or cuda:N, wgpu, vulkan or vulkan:N, metal

@@ -146,6 +146,56 @@ fn ecapa_gradients() {
 }
 
 #[test]
+fn w2v_bert() {
+    let report = compare("w2v-bert/small");
+    assert_eq!(report.component, Component::W2vBert);
+    for clip in ["even", "odd"] {
+        for key in [
+            "fbank",
+            "fbank_normalised",
+            "input_features",
+            "attention_mask",
+            "hidden0",
+            "hidden3",
+            "layer2_normalised",
+            "layer2_bf16_run",
+        ] {
+            let key = format!("{clip}.{key}");
+            assert_eq!(compared(&report, &key), 1, "{key}\n{report}");
+        }
+        let from_samples = format!("samples.{clip}.hidden3");
+        assert_eq!(compared(&report, &from_samples), 1, "{report}");
+    }
+    assert!(
+        report
+            .skipped
+            .iter()
+            .all(|s| matches!(s.reason, SkipReason::Input(_))),
+        "{report}"
+    );
+    for own in ["untapped.odd.hidden3", "alone.odd.hidden1", "file.odd.wav"] {
+        assert_eq!(report.rows.iter().filter(|r| r.key == own).count(), 1);
+    }
+}
+
+#[test]
+fn w2v_bert_gradients() {
+    let report = compare("w2v-bert/small-gradients");
+    assert_eq!(report.component, Component::W2vBertGradients);
+    for key in [
+        "loss",
+        "grad.hidden0",
+        "grad.input_features",
+        "grad.feature_projection.projection.weight",
+        "grad.encoder.layers.0.self_attn.distance_embedding.weight",
+        "grad.encoder.layers.0.self_attn.linear_k.bias",
+        "grad.encoder.layers.1.conv_module.pointwise_conv2.weight",
+    ] {
+        assert_eq!(compared(&report, key), 1, "{key}\n{report}");
+    }
+}
+
+#[test]
 fn audio() {
     let report = compare("audio");
     assert_eq!(report.component, Component::Audio);

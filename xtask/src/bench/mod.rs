@@ -11,6 +11,7 @@ mod dsp;
 mod ecapa;
 mod kernels;
 mod machine;
+mod teacher;
 mod torch;
 
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use machine::Machine;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels or memory
+    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory or teacher
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -61,6 +62,8 @@ enum Component {
     Dsp,
     /// The speaker encoder at full size, on ten seconds
     Ecapa,
+    /// Wav2Vec2-BERT at the size that ZAC-1 uses, on ten and thirty seconds
+    Teacher,
     /// Decoding a minute of sound
     Audio,
     /// Matrix-vector products over weights that no cache holds
@@ -197,6 +200,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     }
     if wants(Component::Ecapa) {
         lines.extend(ecapa::run(&bench)?);
+    }
+    if wants(Component::Teacher) {
+        lines.extend(teacher::run(&bench)?);
     }
     if wants(Component::Audio) {
         lines.extend(audio::run(&bench)?);
