@@ -212,7 +212,7 @@ impl ZacEncoder {
         let z = z.squeeze_dim::<2>(0);
         let hidden = self.hidden(&samples, tap)?;
         steps.done(self.teacher_cost(frames))?;
-        let e = self.semantic_tapped(hidden, frames, tap);
+        let e = self.semantic(hidden, frames, tap);
         let encoded = self.quantize(z, e, tap);
         // A value that is no number reaches all of its frame's first projection.
         for latents in [&encoded.semantic.latents[0], &encoded.acoustic.latents[0]] {
@@ -291,12 +291,9 @@ impl ZacEncoder {
     }
 
     /// The semantic half: `hidden [tokens, features]`, the teacher's, -> what the semantic codebook
-    /// codes, `[frames, width]`. Differentiable.
-    pub fn semantic(&self, hidden: Tensor<2>, frames: usize) -> Tensor<2> {
-        self.semantic_tapped(hidden, frames, &mut Tap::off())
-    }
-
-    fn semantic_tapped(&self, hidden: Tensor<2>, frames: usize, tap: &mut Tap) -> Tensor<2> {
+    /// codes, `[frames, width]`. Differentiable. `tap` sees `teacher_normalised`, `semantic_aligned` and
+    /// `semantic_encoded`.
+    pub fn semantic(&self, hidden: Tensor<2>, frames: usize, tap: &mut Tap) -> Tensor<2> {
         let mut x = hidden;
         if let Some(mean) = &self.semantic_mean {
             x = x - mean.val().unsqueeze();

@@ -58,7 +58,7 @@ fn go(_: &EncodeProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// The smallest lead of the golden is 1.7e-3, far above rounding.
+/// The smallest lead of the golden is 3.6e-3, far above rounding.
 #[test]
 fn a_recording_gives_the_codes_of_the_golden() {
     let encoder = load(&Device::flex());
@@ -68,7 +68,7 @@ fn a_recording_gives_the_codes_of_the_golden() {
     let recording = recording();
     let audio = prepare_audio(&[recording.samples()], recording.sample_rate(), &options).unwrap();
     let lane = encoder.lanes(audio.len()).nth(1).unwrap();
-    assert_eq!((lane.frames.clone(), lane.context), (3..12, 3));
+    assert_eq!((lane.frames.clone(), lane.context), (3..9, 3));
     let plain = encoder
         .encode_lane(&audio, &lane, &mut Tap::off(), &mut go)
         .unwrap();
@@ -369,7 +369,7 @@ fn gradients_are_slopes() {
         let [tokens, width] = [hidden.shape[0], hidden.shape[1]];
         let data = TensorData::new(hidden.values(), [tokens, width]);
         let hidden = Tensor::<2>::from_data(data, (&encoder.device(), DType::F32));
-        weighted(encoder.semantic(hidden, 9))
+        weighted(encoder.semantic(hidden, 6, &mut Tap::off()))
     });
     // Projection and entries of a quantizer, in a sum without squares: a larger step would change choices.
     check_slopes("codebooks", |encoder| {
@@ -392,7 +392,7 @@ fn gradients_reach_every_parameter() {
         .acoustic(x.clone(), &mut Tap::off())
         .squeeze_dim::<2>(0);
     let hidden = encoder.teacher_features(audio.samples()).unwrap();
-    let e = encoder.semantic(hidden, 6);
+    let e = encoder.semantic(hidden, 6, &mut Tap::off());
     let found = encoder.quantize(z, e, &mut Tap::off());
     let losses = [&found.semantic, &found.acoustic]
         .map(|q| q.commitment_loss() + q.codebook_loss())
