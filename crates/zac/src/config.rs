@@ -318,7 +318,8 @@ impl ZacConfig {
             "nearest" => Align::Nearest,
             _ => Align::AdaptiveAvgPool,
         };
-        let frames = |seconds: f64| (seconds * sample_rate as f64 / hop_length as f64).round_ties_even();
+        let frames =
+            |seconds: f64| (seconds * sample_rate as f64 / hop_length as f64).round_ties_even();
         let lane = frames(model.positive("lane_seconds")?.unwrap_or(20.0));
         let lane_context = match model.get("lane_context_seconds").and_then(Value::as_f64) {
             Some(0.0) => 0.0,
@@ -329,7 +330,11 @@ impl ZacConfig {
             ZacKind::Encoder => {
                 let semantic_encoder = convnext(&fields, shapes, "codec.semantic_encoder.")?;
                 warnings.extend(fields.unknown());
-                within("model_config.lane_seconds, in frames,", lane as usize, 1 << 20)?;
+                within(
+                    "model_config.lane_seconds, in frames,",
+                    lane as usize,
+                    1 << 20,
+                )?;
                 Some(EncoderConfig {
                     semantic_encoder,
                     align,
@@ -426,12 +431,26 @@ impl ZacConfig {
         }
         let head = &self.semantic_head;
         for (name, found, expected) in [
-            ("semantic_head_kwargs.input_dim", head.input_dim, self.semantic_quantizer.input_dim),
-            ("semantic_head_kwargs.output_dim", head.output_dim, self.latent_dim),
-            ("quantizer_kwargs.input_dim", self.quantizer.input_dim, self.latent_dim),
+            (
+                "semantic_head_kwargs.input_dim",
+                head.input_dim,
+                self.semantic_quantizer.input_dim,
+            ),
+            (
+                "semantic_head_kwargs.output_dim",
+                head.output_dim,
+                self.latent_dim,
+            ),
+            (
+                "quantizer_kwargs.input_dim",
+                self.quantizer.input_dim,
+                self.latent_dim,
+            ),
         ] {
             if found != expected {
-                return Err(format!("model_config.{name} is {found}, expected {expected}"));
+                return Err(format!(
+                    "model_config.{name} is {found}, expected {expected}"
+                ));
             }
         }
         if self.semantic_quantizer.codebook_dim.len() != 1 {
@@ -441,7 +460,10 @@ impl ZacConfig {
             ));
         }
         if let Some(encoder) = &self.encoder {
-            let (found, expected) = (encoder.semantic_encoder.output_dim, self.semantic_quantizer.input_dim);
+            let (found, expected) = (
+                encoder.semantic_encoder.output_dim,
+                self.semantic_quantizer.input_dim,
+            );
             if found != expected {
                 return Err(format!(
                     "model_config.semantic_encoder_kwargs.output_dim is {found}, expected {expected}"

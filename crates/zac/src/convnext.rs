@@ -93,7 +93,11 @@ impl ConvNextBlock {
         if border > before {
             parts.push(zeros(border - before));
         }
-        let full = if parts.len() == 1 { parts.swap_remove(0) } else { Tensor::cat(parts, 1) };
+        let full = if parts.len() == 1 {
+            parts.swap_remove(0)
+        } else {
+            Tensor::cat(parts, 1)
+        };
         if let Some(past) = past
             && border > 0
         {

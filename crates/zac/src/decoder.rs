@@ -148,7 +148,7 @@ impl ZacDecoder {
             let name = format!("codec.head.out.{r}");
             out.push(source.dense(&name, [n_fft + 2, head.dim], true)?);
             let window = source.optional(&format!("codec.head.istft.{r}.window"))?;
-            windows.push(window.map(|window| host(window)));
+            windows.push(window.map(host));
         }
         let head = IstftHead::new(trunk, norm, out, windows, head)?;
         Ok(Self {
@@ -275,7 +275,9 @@ impl ZacDecoder {
         tap: &mut Tap,
     ) -> Tensor<3> {
         let [_, _, codebooks] = codes.dims();
-        let semantic = self.semantic_quantizer.decode(codes.clone().narrow(2, 0, 1));
+        let semantic = self
+            .semantic_quantizer
+            .decode(codes.clone().narrow(2, 0, 1));
         let acoustic = self.quantizer.decode(codes.narrow(2, 1, codebooks - 1));
         tap.record("semantic_vq", &semantic);
         let semantic = self.semantic_head.forward(semantic, state);

@@ -114,7 +114,9 @@ pub enum ZacError {
     #[error("no frames to decode")]
     Empty,
     /// A stream that has ended.
-    #[error("the stream was flushed: it takes no more codes; begin another, or fork before the flush")]
+    #[error(
+        "the stream was flushed: it takes no more codes; begin another, or fork before the flush"
+    )]
     Flushed,
     /// Finite codes became samples that are not.
     #[error(

@@ -98,7 +98,10 @@ impl IstftHead {
         let magnitude = both.clone().narrow(2, 0, bins).clamp_max(MAX_LOG).exp();
         let magnitude = magnitude.clamp_max(self.config.mag_clip);
         let phase = both.narrow(2, bins, bins);
-        [magnitude.clone() * phase.clone().cos(), magnitude * phase.sin()]
+        [
+            magnitude.clone() * phase.clone().cos(),
+            magnitude * phase.sin(),
+        ]
     }
 
     fn combined(&self, waves: Vec<Tensor<2>>) -> Tensor<2> {

@@ -105,7 +105,11 @@ pub(crate) fn opened<'a>(
 pub fn tensor_specs(config: &ZacConfig) -> Vec<TensorSpec> {
     let mut specs = Specs(Vec::new());
     let searches = config.kind == ZacKind::Encoder;
-    specs.quantizers("codec.semantic_quantizer.", &config.semantic_quantizer, searches);
+    specs.quantizers(
+        "codec.semantic_quantizer.",
+        &config.semantic_quantizer,
+        searches,
+    );
     specs.quantizers("codec.quantizer.", &config.quantizer, searches);
     specs.stack("codec.semantic_head.", &config.semantic_head);
     let side = side(config.kind);
@@ -337,16 +341,17 @@ impl Source<'_> {
                 &format!("{name}.codebook.weight"),
                 [config.codebook_size, dim.unwrap_or(latent)],
             )?;
-            let projection = |leaf: &str, out, input| {
-                self.pointwise(&format!("{name}.{leaf}"), out, input)
-            };
+            let projection =
+                |leaf: &str, out, input| self.pointwise(&format!("{name}.{leaf}"), out, input);
             Ok(VectorQuantizer {
                 codebook: Param::from_tensor(codebook),
                 in_proj: dim
                     .filter(|_| searches)
                     .map(|dim| projection("in_proj", dim, latent))
                     .transpose()?,
-                out_proj: dim.map(|dim| projection("out_proj", latent, dim)).transpose()?,
+                out_proj: dim
+                    .map(|dim| projection("out_proj", latent, dim))
+                    .transpose()?,
             })
         };
         let numbered = config.codebook_dim.iter().enumerate();
@@ -379,13 +384,18 @@ impl Source<'_> {
             let gamma = self.optional(&format!("{name}.gamma"))?;
             Ok(ConvNextBlock::new(dwconv, norm, pwconv, gamma, config))
         };
-        let projection = |leaf: &str, out, input| self.pointwise(&format!("{prefix}{leaf}"), out, input);
+        let projection =
+            |leaf: &str, out, input| self.pointwise(&format!("{prefix}{leaf}"), out, input);
         Ok(ConvNextStack {
             proj_in: config
                 .proj_in
                 .then(|| projection("proj_in", dim, config.input_dim))
                 .transpose()?,
-            blocks: config.blocks.iter().map(block).collect::<Result<_, LoadError>>()?,
+            blocks: config
+                .blocks
+                .iter()
+                .map(block)
+                .collect::<Result<_, LoadError>>()?,
             proj_out: config
                 .proj_out
                 .then(|| projection("proj_out", config.output_dim, dim))
@@ -422,8 +432,13 @@ impl Source<'_> {
                 layer_scale_2: scale("layer_scale_2")?,
             })
         };
-        let layers = config.layers.iter().map(layer).collect::<Result<_, LoadError>>()?;
-        let projection = |leaf: &str, out, input| self.dense(&format!("{prefix}{leaf}"), [out, input], false);
+        let layers = config
+            .layers
+            .iter()
+            .map(layer)
+            .collect::<Result<_, LoadError>>()?;
+        let projection =
+            |leaf: &str, out, input| self.dense(&format!("{prefix}{leaf}"), [out, input], false);
         let input_proj = config
             .input_proj
             .then(|| projection("input_proj", d, config.input_dimension))

@@ -83,9 +83,7 @@ impl NameOverrides {
     /// # Errors
     ///
     /// A sentence that says what is wrong.
-    pub fn from_pairs(
-        pairs: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self, String> {
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, String> {
         Self::checked(pairs.into_iter().collect())
     }
 
@@ -124,7 +122,11 @@ impl NameOverrides {
 
     /// Refuses names that the file does not have.
     pub(crate) fn check(&self, checkpoint: &Checkpoint) -> Result<(), ZacError> {
-        match self.0.iter().find(|(_, name)| checkpoint.info(name).is_none()) {
+        match self
+            .0
+            .iter()
+            .find(|(_, name)| checkpoint.info(name).is_none())
+        {
             Some((ours, name)) => Err(ZacError::Map {
                 file: checkpoint.path().display().to_string(),
                 problem: format!("no tensor '{name}', which the map file gives for '{ours}'"),
@@ -200,7 +202,11 @@ pub(crate) fn checkpoint_name(config: &ZacConfig, path: &str) -> Option<String> 
     let number = |text: &str| text.parse::<usize>().ok();
     // Numbers of layers and blocks are the file's own.
     for i in 1..parts.len() {
-        let stack = match (parts[0].as_str(), parts.get(1).map(String::as_str), &*parts[i - 1]) {
+        let stack = match (
+            parts[0].as_str(),
+            parts.get(1).map(String::as_str),
+            &*parts[i - 1],
+        ) {
             ("decoder" | "encoder", Some(stage), "layers") => {
                 match config.stages.get(number(stage)?)? {
                     crate::StageConfig::Transformer(t) => &t.layers,
@@ -271,7 +277,10 @@ mod tests {
                 "codec.head.trunk.blocks.0.dwconv.conv.bias",
                 "codec.head.trunk.blocks.0.dwconv.bias",
             ),
-            ("teacher.encoder.layers.0.linear1.weight", "teacher.encoder.layers.0.linear1.weight"),
+            (
+                "teacher.encoder.layers.0.linear1.weight",
+                "teacher.encoder.layers.0.linear1.weight",
+            ),
         ] {
             assert_eq!(map.renamed(theirs), ours);
             // Our own names stay.
@@ -284,14 +293,23 @@ mod tests {
         let text = r#"{"codec.head.out.0.weight": "vocoder.proj.weight"}"#;
         let overrides = NameOverrides::from_json(text).unwrap();
         let map = name_map(&overrides);
-        assert_eq!(map.renamed("vocoder.proj.weight"), "codec.head.out.0.weight");
+        assert_eq!(
+            map.renamed("vocoder.proj.weight"),
+            "codec.head.out.0.weight"
+        );
         let tried = spellings("codec.head.out.0.weight", &overrides);
-        assert_eq!(&tried[..2], ["vocoder.proj.weight", "codec.head.out.0.weight"]);
+        assert_eq!(
+            &tried[..2],
+            ["vocoder.proj.weight", "codec.head.out.0.weight"]
+        );
         let tried = spellings(
             "codec.decoder.0.transformer.layers.3.ffn.0.weight",
             &NameOverrides::default(),
         );
-        assert!(tried.contains(&"codec.decoder.0.transformer.layers.3.linear1.weight".to_owned()), "{tried:?}");
+        assert!(
+            tried.contains(&"codec.decoder.0.transformer.layers.3.linear1.weight".to_owned()),
+            "{tried:?}"
+        );
     }
 
     #[test]

@@ -61,7 +61,11 @@ impl ResidualVq {
         let mut sum: Option<Tensor<2>> = None;
         for (i, quantizer) in self.quantizers.iter().enumerate() {
             let code = codes.clone().narrow(2, i, 1).reshape([rows]);
-            let there = code.clone().greater_equal_elem(0).float().reshape([rows, 1]);
+            let there = code
+                .clone()
+                .greater_equal_elem(0)
+                .float()
+                .reshape([rows, 1]);
             let part = quantizer.lookup(code.clamp_min(0)) * there;
             sum = Some(match sum {
                 Some(sum) => sum + part,

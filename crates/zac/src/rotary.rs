@@ -56,8 +56,9 @@ impl Frequencies {
             // One pass over memory instead of a dozen tensor operations.
             let parts = split_values(&values, &table, rows, heads * dim, dim / 2);
             let shape = [batch, rows, heads, dim];
-            return parts
-                .map(|part| Tensor::from_data(TensorData::new(part, shape), (&device, DType::F32)));
+            return parts.map(|part| {
+                Tensor::from_data(TensorData::new(part, shape), (&device, DType::F32))
+            });
         }
         let part = |i: usize| {
             qkv.clone()
@@ -96,9 +97,11 @@ fn split_values(
         for (part, x) in parts.iter_mut().zip(qkv.chunks_exact(width)).take(2) {
             for head in x.chunks_exact(2 * pairs) {
                 let pairs = head.as_chunks::<2>().0.iter().zip(table);
-                part.extend(pairs.flat_map(|([re, im], (cos, sin))| {
-                    [re * cos - im * sin, re * sin + im * cos]
-                }));
+                part.extend(
+                    pairs.flat_map(|([re, im], (cos, sin))| {
+                        [re * cos - im * sin, re * sin + im * cos]
+                    }),
+                );
             }
         }
         parts[2].extend_from_slice(&qkv[2 * width..]);
@@ -134,7 +137,10 @@ mod tests {
         let tracked = run(qkv(&Device::flex().autodiff()).require_grad());
         assert_eq!(host, tracked);
         let norm = |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-        let before: Vec<f32> = values.chunks(36).flat_map(|row| row[..12].to_vec()).collect();
+        let before: Vec<f32> = values
+            .chunks(36)
+            .flat_map(|row| row[..12].to_vec())
+            .collect();
         assert!((norm(&host[0]) - norm(&before)).abs() < 1e-5);
         assert_ne!(host[0], before);
     }

@@ -105,7 +105,9 @@ impl Past {
         self.first = self.last - kept;
         let capacity = self.buffers.as_ref().map_or(0, |[k, _]| k.dims()[1]);
         let held = |buffer: &Tensor<4>, first: usize, last: usize| {
-            buffer.clone().slice([0..batch, first..last, 0..heads, 0..dim])
+            buffer
+                .clone()
+                .slice([0..batch, first..last, 0..heads, 0..dim])
         };
         if self.last + rows <= capacity
             && let Some(buffers) = self.buffers.take()
@@ -134,9 +136,16 @@ impl Past {
                 let device = new.device();
                 parts.push(new);
                 if spare > 0 {
-                    parts.push(Tensor::zeros([batch, spare, heads, dim], (&device, DType::F32)));
+                    parts.push(Tensor::zeros(
+                        [batch, spare, heads, dim],
+                        (&device, DType::F32),
+                    ));
                 }
-                if parts.len() == 1 { parts.swap_remove(0) } else { Tensor::cat(parts, 1) }
+                if parts.len() == 1 {
+                    parts.swap_remove(0)
+                } else {
+                    Tensor::cat(parts, 1)
+                }
             };
             let [new_k, new_v] = new;
             self.buffers = Some([moved(0, new_k), moved(1, new_v)]);
@@ -161,14 +170,20 @@ impl TransformerLayer {
     ) -> Tensor<2> {
         let width = x.dims()[1];
         let scale = |scale: &Option<LayerScale>| scale.as_ref().map(|s| s.scale.val());
-        let qkv = self.self_attn.in_proj.forward(self.norm1.forward(x.clone()));
+        let qkv = self
+            .self_attn
+            .in_proj
+            .forward(self.norm1.forward(x.clone()));
         let [q, k, v] = frequencies.split(qkv, [batch, rows, heads], position);
         let [k, v] = match past {
             Some(past) => past.extend([k, v], context),
             None => [k, v],
         };
         let seen = ops::window_attention(q, k, v, context).reshape([batch * rows, width]);
-        let x = self.self_attn.out_proj.added(seen, scale(&self.layer_scale_1), x);
+        let x = self
+            .self_attn
+            .out_proj
+            .added(seen, scale(&self.layer_scale_1), x);
         let inner = self.norm2.forward(x.clone());
         let inner = self.ffn.linear1.activated(inner, Activation::Gelu);
         self.ffn.linear2.added(inner, scale(&self.layer_scale_2), x)
@@ -235,7 +250,10 @@ impl Transformer {
                 past,
             );
             if tap.is_on() {
-                tap.record(format_args!("layer{i}"), &x.clone().reshape([batch, rows, width]));
+                tap.record(
+                    format_args!("layer{i}"),
+                    &x.clone().reshape([batch, rows, width]),
+                );
             }
         }
         if let Some(matrix) = &self.output_proj {

@@ -42,21 +42,32 @@ fn other_spellings_of_names() {
 #[test]
 fn renumbered_layers() {
     let mut edited = Edited::of("mini-keep2");
-    assert!(edited.tensors.keys().any(|n| n.contains("decoder.0.transformer.layers.2.")));
+    assert!(
+        edited
+            .tensors
+            .keys()
+            .any(|n| n.contains("decoder.0.transformer.layers.2."))
+    );
     edited.rename(|name| name.replace(".transformer.layers.2.", ".transformer.layers.11."));
     same(&edited, "mini-keep2");
     edited.rename(|name| name.replace(".transformer.layers.11.", ".transformer.layers.1."));
     same(&edited, "mini-keep2");
     // The order is that of the numbers.
     edited.rename(|name| name.replace(".transformer.layers.0.", ".transformer.layers.5."));
-    assert_ne!(audio(&edited.load().unwrap()), audio(&decoder("mini-keep2")));
+    assert_ne!(
+        audio(&edited.load().unwrap()),
+        audio(&decoder("mini-keep2"))
+    );
 }
 
 #[test]
 fn weight_norm_in_three_forms() {
     for name in ["mini-keep2", "mini-full"] {
         let mut edited = Edited::of(name);
-        let (g, v) = ("parametrizations.weight.original0", "parametrizations.weight.original1");
+        let (g, v) = (
+            "parametrizations.weight.original0",
+            "parametrizations.weight.original1",
+        );
         let (from, to) = if name == "mini-keep2" {
             ([g, v], ["weight_g", "weight_v"])
         } else {
@@ -72,15 +83,28 @@ fn weight_norm_in_three_forms() {
             .collect();
         assert!(!stems.is_empty());
         for (i, stem) in stems.iter().enumerate() {
-            let g = edited.tensors.remove(&format!("{stem}{}", to[0])).unwrap().values();
+            let g = edited
+                .tensors
+                .remove(&format!("{stem}{}", to[0]))
+                .unwrap()
+                .values();
             let v = edited.tensors.remove(&format!("{stem}{}", to[1])).unwrap();
             let width = v.shape[1];
             let mut values = v.values();
             for (row, g) in values.chunks_mut(width).zip(&g) {
-                let norm = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-                row.iter_mut().for_each(|x| *x = (f64::from(*x) * f64::from(*g) / norm) as f32);
+                let norm = row
+                    .iter()
+                    .map(|x| f64::from(*x).powi(2))
+                    .sum::<f64>()
+                    .sqrt();
+                row.iter_mut()
+                    .for_each(|x| *x = (f64::from(*x) * f64::from(*g) / norm) as f32);
             }
-            let shape = if i % 2 == 0 { v.shape.clone() } else { vec![v.shape[0], width] };
+            let shape = if i % 2 == 0 {
+                v.shape.clone()
+            } else {
+                vec![v.shape[0], width]
+            };
             edited
                 .tensors
                 .insert(format!("{stem}weight"), Stored::f32(&shape, &values));
@@ -95,12 +119,18 @@ fn weight_norm_in_three_forms() {
 fn a_matrix_stored_as_a_convolution() {
     let mut edited = Edited::of("mini-full");
     for (name, tensor) in &mut edited.tensors {
-        let matrix = name.ends_with(".weight") && tensor.shape.len() == 2 && !name.contains("codebook");
+        let matrix =
+            name.ends_with(".weight") && tensor.shape.len() == 2 && !name.contains("codebook");
         if matrix {
             tensor.shape.push(1);
         }
     }
-    edited.tensors.get_mut("codec.resampler.kernel").unwrap().shape.remove(1);
+    edited
+        .tensors
+        .get_mut("codec.resampler.kernel")
+        .unwrap()
+        .shape
+        .remove(1);
     same(&edited, "mini-full");
 }
 
@@ -108,7 +138,11 @@ fn a_matrix_stored_as_a_convolution() {
 fn folded_tables() {
     let mut edited = Edited::of("mini-full");
     let model = decoder("mini-full");
-    let all = model.semantic_quantizer.quantizers.iter().map(|q| ("semantic_quantizer", 0, q));
+    let all = model
+        .semantic_quantizer
+        .quantizers
+        .iter()
+        .map(|q| ("semantic_quantizer", 0, q));
     let acoustic = model.quantizer.quantizers.iter().enumerate();
     let all = all.chain(acoustic.map(|(i, q)| ("quantizer", i, q)));
     for (part, i, quantizer) in all {
@@ -118,8 +152,14 @@ fn folded_tables() {
         let prefix = format!("codec.{part}.quantizers.{i}.");
         edited.tensors.retain(|name, _| !name.starts_with(&prefix));
         // Either name does.
-        let leaf = if i % 2 == 0 { "table" } else { "codebook.weight" };
-        edited.tensors.insert(format!("{prefix}{leaf}"), Stored::f32(&shape, &values));
+        let leaf = if i % 2 == 0 {
+            "table"
+        } else {
+            "codebook.weight"
+        };
+        edited
+            .tensors
+            .insert(format!("{prefix}{leaf}"), Stored::f32(&shape, &values));
     }
     let (found, expected) = (audio(&edited.load().unwrap()), audio(&model));
     let peak = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
@@ -136,7 +176,10 @@ fn matrices_of_half_precision() {
             tensor.dtype = Dtype::F16;
         }
     }
-    let (found, expected) = (audio(&edited.load().unwrap()), audio(&decoder("mini-keep2")));
+    let (found, expected) = (
+        audio(&edited.load().unwrap()),
+        audio(&decoder("mini-keep2")),
+    );
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
     let cosine = dot(&found, &expected) / (dot(&found, &found) * dot(&expected, &expected)).sqrt();
     assert!(cosine > 0.999 && cosine < 1.0 - 1e-12, "{cosine}");
@@ -156,7 +199,9 @@ fn half(x: f32) -> u16 {
 #[test]
 fn a_stray_tensor_is_reported_and_no_error() {
     let mut edited = Edited::of("mini-full");
-    edited.tensors.insert("codec.extra.scale".to_owned(), Stored::f32(&[3], &[1.0; 3]));
+    edited
+        .tensors
+        .insert("codec.extra.scale".to_owned(), Stored::f32(&[3], &[1.0; 3]));
     let checkpoint = Checkpoint::open(edited.write()).unwrap();
     let report = ZacDecoder::check(&checkpoint).unwrap();
     assert_eq!(report.unexpected.len(), 1, "{report}");
@@ -175,7 +220,10 @@ fn a_stray_tensor_is_reported_and_no_error() {
 #[test]
 fn missing_tensors_are_named_with_the_spellings_tried() {
     for (gone, others) in [
-        ("codec.decoder.2.transformer.layers.1.ffn.0.weight", "linear1.weight"),
+        (
+            "codec.decoder.2.transformer.layers.1.ffn.0.weight",
+            "linear1.weight",
+        ),
         ("codec.head.norm.bias", "codec.head.norm.bias"),
         ("codec.head.trunk.blocks.0.dwconv.bias", "dwconv.conv.bias"),
         ("codec.quantizer.quantizers.3.codebook.weight", "weight_g"),
@@ -189,8 +237,12 @@ fn missing_tensors_are_named_with_the_spellings_tried() {
     }
     // A stray elsewhere does not hide it, and half a pair is none.
     let mut edited = Edited::of("mini-full");
-    edited.tensors.remove("codec.semantic_head.proj_out.weight_g");
-    edited.tensors.insert("stray".to_owned(), Stored::f32(&[1], &[0.0]));
+    edited
+        .tensors
+        .remove("codec.semantic_head.proj_out.weight_g");
+    edited
+        .tensors
+        .insert("stray".to_owned(), Stored::f32(&[1], &[0.0]));
     let error = edited.refused();
     assert!(error.contains("codec.semantic_head.proj_out"), "{error}");
 }
@@ -210,10 +262,13 @@ fn names_of_a_map_file() {
     std::fs::write(&map, text).unwrap();
     let map = NameOverrides::from_file(&map).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert!(ZacDecoder::check_mapped(&checkpoint, &map).unwrap().is_clean());
+    assert!(
+        ZacDecoder::check_mapped(&checkpoint, &map)
+            .unwrap()
+            .is_clean()
+    );
     let options = LoadOptions::default();
-    let (model, _) =
-        ZacDecoder::load_mapped(&checkpoint, &map, &options, &Device::flex()).unwrap();
+    let (model, _) = ZacDecoder::load_mapped(&checkpoint, &map, &options, &Device::flex()).unwrap();
     assert_eq!(bits(&audio(&model)), bits(&audio(&decoder("mini-full"))));
     let wrong = NameOverrides::from_json(r#"{"codec.head.norm.weight": "nothing.there"}"#).unwrap();
     let error = ZacDecoder::load_mapped(&checkpoint, &wrong, &options, &Device::flex());
@@ -227,13 +282,19 @@ fn names_of_a_map_file() {
 #[test]
 fn other_files_are_told_apart() {
     let mut edited = Edited::of("mini-full");
-    edited.metadata.insert("format".to_owned(), "zac-2/1".to_owned());
+    edited
+        .metadata
+        .insert("format".to_owned(), "zac-2/1".to_owned());
     assert!(matches!(edited.load(), Err(ZacError::Format { .. })));
     assert!(edited.refused().contains("\"zac-2/1\""));
     edited.metadata.remove("format");
     assert!(edited.refused().contains("`format` is missing"));
-    edited.metadata.insert("format".to_owned(), "zac-1/1".to_owned());
-    edited.metadata.insert("kind".to_owned(), "vocoder".to_owned());
+    edited
+        .metadata
+        .insert("format".to_owned(), "zac-1/1".to_owned());
+    edited
+        .metadata
+        .insert("kind".to_owned(), "vocoder".to_owned());
     assert!(edited.refused().contains("\"vocoder\""));
     edited.metadata.remove("kind");
     assert!(edited.refused().contains("`kind` is missing"));
@@ -242,12 +303,21 @@ fn other_files_are_told_apart() {
     assert!(matches!(error, ZacError::Kind { .. }), "{error}");
     let dac = fixture("../dac/tiny/folded.safetensors");
     if dac.exists() {
-        let error = ZacDecoder::load(dac, &Device::flex()).err().unwrap().to_string();
+        let error = ZacDecoder::load(dac, &Device::flex())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("not a ZAC-1 file"), "{error}");
     }
     let mut edited = Edited::of("mini-full");
-    edited.metadata.insert("model_config".to_owned(), "{".to_owned());
-    assert!(edited.refused().contains("`model_config` is not valid JSON"));
+    edited
+        .metadata
+        .insert("model_config".to_owned(), "{".to_owned());
+    assert!(
+        edited
+            .refused()
+            .contains("`model_config` is not valid JSON")
+    );
 }
 
 #[test]
@@ -258,7 +328,9 @@ fn what_a_head_does_not_know_is_refused_and_other_keys_warned_of() {
         ("/resolutions/1", "hop_length"),
     ] {
         let mut edited = Edited::of("mini-full");
-        edited.edit("head_config", |json| json.pointer_mut(place).unwrap()[key] = json!(1));
+        edited.edit("head_config", |json| {
+            json.pointer_mut(place).unwrap()[key] = json!(1)
+        });
         let error = edited.refused();
         assert!(error.contains(&format!(".{key}")), "{error}");
     }
@@ -297,10 +369,20 @@ fn what_a_head_does_not_know_is_refused_and_other_keys_warned_of() {
 fn json_may_leave_out_what_tensors_tell_and_may_not_contradict_them() {
     let mut edited = Edited::of("mini-keep2");
     edited.edit("model_config", |json| {
-        for key in ["sample_rate", "codec_sample_rate", "hop_length", "codec_hop_length", "latent_dim"] {
+        for key in [
+            "sample_rate",
+            "codec_sample_rate",
+            "hop_length",
+            "codec_hop_length",
+            "latent_dim",
+        ] {
             json.as_object_mut().unwrap().remove(key);
         }
-        for key in ["semantic_quantizer_kwargs", "quantizer_kwargs", "semantic_head_kwargs"] {
+        for key in [
+            "semantic_quantizer_kwargs",
+            "quantizer_kwargs",
+            "semantic_head_kwargs",
+        ] {
             json[key] = json!({});
         }
         for stage in json["decoder_kwargs"].as_array_mut().unwrap() {
@@ -322,28 +404,76 @@ fn json_may_leave_out_what_tensors_tell_and_may_not_contradict_them() {
 
     type Change = fn(&mut Value);
     let contradictions: [(&str, Change, [&str; 2]); 6] = [
-        ("model_config", |j| j["decoder_kwargs"][2]["d_model"] = json!(64), ["d_model is 64", "norm1.weight' says 16"]),
-        ("model_config", |j| j["decoder_kwargs"][0]["num_layers"] = json!(3), ["num_layers is 3", "[0, 2]"]),
-        ("model_config", |j| j["quantizer_kwargs"]["codebook_size"] = json!(4096), ["codebook_size is 4096", "64"]),
-        ("model_config", |j| j["quantizer_kwargs"]["n_codebooks"] = json!(8), ["n_codebooks is 8", "8]"]),
-        ("model_config", |j| j["semantic_head_kwargs"]["proj_out"] = json!(false), ["proj_out is false", "proj_out.weight"]),
-        ("head_config", |j| j["resolutions"][0]["n_fft"] = json!(1024), ["n_fft is 1024", "2048"]),
+        (
+            "model_config",
+            |j| j["decoder_kwargs"][2]["d_model"] = json!(64),
+            ["d_model is 64", "norm1.weight' says 16"],
+        ),
+        (
+            "model_config",
+            |j| j["decoder_kwargs"][0]["num_layers"] = json!(3),
+            ["num_layers is 3", "[0, 2]"],
+        ),
+        (
+            "model_config",
+            |j| j["quantizer_kwargs"]["codebook_size"] = json!(4096),
+            ["codebook_size is 4096", "64"],
+        ),
+        (
+            "model_config",
+            |j| j["quantizer_kwargs"]["n_codebooks"] = json!(8),
+            ["n_codebooks is 8", "8]"],
+        ),
+        (
+            "model_config",
+            |j| j["semantic_head_kwargs"]["proj_out"] = json!(false),
+            ["proj_out is false", "proj_out.weight"],
+        ),
+        (
+            "head_config",
+            |j| j["resolutions"][0]["n_fft"] = json!(1024),
+            ["n_fft is 1024", "2048"],
+        ),
     ];
     for (section, change, says) in contradictions {
         let mut edited = Edited::of("mini-keep2");
         edited.edit(section, change);
         let error = edited.refused();
-        assert!(says.iter().all(|says| error.contains(says)), "{says:?}: {error}");
+        assert!(
+            says.iter().all(|says| error.contains(says)),
+            "{says:?}: {error}"
+        );
     }
     let nonsense: [(Change, &str); 8] = [
-        (|j| j["decoder_kwargs"][0]["num_heads"] = json!(5), "num_heads"),
-        (|j| j["decoder_kwargs"][0]["causal"] = json!(false), "causal"),
-        (|j| j["decoder_kwargs"][0]["gating"] = json!("silu"), "gating"),
-        (|j| j["decoder_kwargs"][0]["context_duration"] = json!(0.01), "context_duration"),
-        (|j| j["decoder_kwargs"][0]["module_type"] = json!("Mamba"), "module_type"),
-        (|j| j["decoder_kwargs"][1]["patch_size"] = json!(3), "decoder_kwargs"),
+        (
+            |j| j["decoder_kwargs"][0]["num_heads"] = json!(5),
+            "num_heads",
+        ),
+        (
+            |j| j["decoder_kwargs"][0]["causal"] = json!(false),
+            "causal",
+        ),
+        (
+            |j| j["decoder_kwargs"][0]["gating"] = json!("silu"),
+            "gating",
+        ),
+        (
+            |j| j["decoder_kwargs"][0]["context_duration"] = json!(0.01),
+            "context_duration",
+        ),
+        (
+            |j| j["decoder_kwargs"][0]["module_type"] = json!("Mamba"),
+            "module_type",
+        ),
+        (
+            |j| j["decoder_kwargs"][1]["patch_size"] = json!(3),
+            "decoder_kwargs",
+        ),
         (|j| j["hop_length"] = json!(2944), "hop_length"),
-        (|j| j["semantic_head_kwargs"]["causal"] = json!(false), "semantic_head_kwargs.causal"),
+        (
+            |j| j["semantic_head_kwargs"]["causal"] = json!(false),
+            "semantic_head_kwargs.causal",
+        ),
     ];
     for (change, says) in nonsense {
         let mut edited = Edited::of("mini-keep2");
@@ -359,10 +489,15 @@ fn a_head_that_breaks_the_promised_delay_is_refused() {
     edited.edit("head_config", |json| {
         json["resolutions"].as_array_mut().unwrap().truncate(1);
     });
-    edited
-        .tensors
-        .retain(|name, _| !["head.out.1", "head.out.2", "istft.1", "istft.2"].iter().any(|part| name.contains(part)));
-    assert!(matches!(edited.load(), Err(ZacError::Lookahead { blocks: 1, .. })));
+    edited.tensors.retain(|name, _| {
+        !["head.out.1", "head.out.2", "istft.1", "istft.2"]
+            .iter()
+            .any(|part| name.contains(part))
+    });
+    assert!(matches!(
+        edited.load(),
+        Err(ZacError::Lookahead { blocks: 1, .. })
+    ));
     edited.refused();
 }
 
@@ -370,7 +505,10 @@ fn a_head_that_breaks_the_promised_delay_is_refused() {
 fn windows_that_cannot_be_divided_out_are_refused() {
     let mut edited = Edited::of("mini-full");
     for r in 0..3 {
-        let window = edited.tensors.get_mut(&format!("codec.head.istft.{r}.window")).unwrap();
+        let window = edited
+            .tensors
+            .get_mut(&format!("codec.head.istft.{r}.window"))
+            .unwrap();
         window.bytes.fill(0);
     }
     let error = edited.load().err().unwrap().to_string();
@@ -391,7 +529,13 @@ fn weights_that_are_no_numbers_are_found_out() {
     let error = model.decode(&codes(3, 1, false)).unwrap_err();
     assert!(matches!(error, ZacError::NotFinite { .. }), "{error}");
     // A shape of the wrong length is no such tensor.
-    edited.tensors.insert("codec.head.norm.bias".to_owned(), Stored::f32(&[15], &[0.0; 15]));
+    edited.tensors.insert(
+        "codec.head.norm.bias".to_owned(),
+        Stored::f32(&[15], &[0.0; 15]),
+    );
     let error = edited.refused();
-    assert!(error.contains("codec.head.norm.bias") && error.contains("[15]"), "{error}");
+    assert!(
+        error.contains("codec.head.norm.bias") && error.contains("[15]"),
+        "{error}"
+    );
 }

@@ -15,7 +15,11 @@ fn streamed(decoder: &ZacDecoder, codes: &Codes, cuts: &[usize]) -> Vec<f32> {
         let end = (at + cut).min(codes.frames());
         samples.extend(stream.decode(&rows(codes, at..end)).unwrap());
         at = end;
-        assert_eq!(samples.len(), (at * hop).saturating_sub(lag), "after {at} frames");
+        assert_eq!(
+            samples.len(),
+            (at * hop).saturating_sub(lag),
+            "after {at} frames"
+        );
         if at == codes.frames() {
             break;
         }
@@ -100,7 +104,10 @@ fn a_missing_code_adds_nothing() {
     let mut values = some.into_values();
     values[3 * 10 + 4] = -1;
     let some = Codes::new(6, 10, values).unwrap();
-    let (all, some) = (decoder.decode(&all).unwrap(), decoder.decode(&some).unwrap());
+    let (all, some) = (
+        decoder.decode(&all).unwrap(),
+        decoder.decode(&some).unwrap(),
+    );
     let hop = decoder.config().hop_length;
     // What comes before the frame, but for the windows' overlap, is untouched.
     assert_eq!(all.samples()[..2 * hop], some.samples()[..2 * hop]);
@@ -133,7 +140,10 @@ fn what_is_no_code_is_refused_by_name() {
         assert_eq!(stream.decode(&bad).unwrap_err().to_string(), error);
         samples.extend(stream.decode(&rows(&good, 2..4)).unwrap());
         samples.extend(stream.flush().unwrap());
-        assert_eq!(bits(&samples), bits(decoder.decode(&good).unwrap().samples()));
+        assert_eq!(
+            bits(&samples),
+            bits(decoder.decode(&good).unwrap().samples())
+        );
     }
     let none = Codes::new(0, 10, Vec::new()).unwrap();
     assert!(matches!(decoder.decode(&none), Err(ZacError::Empty)));
@@ -148,12 +158,18 @@ fn a_stream_ends_once() {
     assert!(stream.decode(&none).unwrap().is_empty());
     stream.decode(&codes).unwrap();
     let before = stream.fork();
-    assert_eq!(stream.flush().unwrap().len(), decoder.config().hop_length / 2);
+    assert_eq!(
+        stream.flush().unwrap().len(),
+        decoder.config().hop_length / 2
+    );
     assert!(stream.flush().unwrap().is_empty());
     for part in [&codes, &none] {
         assert!(matches!(stream.decode(part), Err(ZacError::Flushed)));
     }
-    assert!(matches!(stream.fork().decode(&codes), Err(ZacError::Flushed)));
+    assert!(matches!(
+        stream.fork().decode(&codes),
+        Err(ZacError::Flushed)
+    ));
     // A fork made before goes on.
     let mut before = before;
     assert!(before.decode(&codes).is_ok());

@@ -182,16 +182,16 @@ mod tests {
         assert_eq!(fields.needed("dim", None), Ok(48));
         assert_eq!(fields.needed("other", Some((3, "t"))), Ok(3));
         let clash = fields.needed("dim", Some((40, "t.weight"))).unwrap_err();
-        assert!(clash.contains("x.dim is 48") && clash.contains("'t.weight' says 40"), "{clash}");
+        assert!(
+            clash.contains("x.dim is 48") && clash.contains("'t.weight' says 40"),
+            "{clash}"
+        );
         assert!(fields.needed("none", None).unwrap_err().contains("x.none"));
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for (value, check) in [
-            (json!([1]), "object"),
-            (json!(3), "object"),
-        ] {
+        for (value, check) in [(json!([1]), "object"), (json!(3), "object")] {
             let error = Fields::new(Some(&value), "m").err().unwrap();
             assert!(error.contains(check), "{error}");
         }

@@ -36,14 +36,20 @@ pub(super) fn stages(
     within(&format!("{place}: the number of modules"), count, MOST)?;
     let nothing = Value::Null;
     let modules: Vec<Fields<'_>> = (0..count)
-        .map(|i| Fields::new(Some(list.map_or(&nothing, |l| &l[i])), format!("{place}[{i}]")))
+        .map(|i| {
+            Fields::new(
+                Some(list.map_or(&nothing, |l| &l[i])),
+                format!("{place}[{i}]"),
+            )
+        })
         .collect::<Result<_, _>>()?;
     let kinds: Vec<bool> = modules
         .iter()
         .enumerate()
         .map(|(i, fields)| match (fields.get("module_type"), list) {
             (None, _) => Ok(present.contains(&i)),
-            (Some(_), _) => Ok(fields.one_of("module_type", &["Transformer", "PatchedPretransform"])?
+            (Some(_), _) => Ok(fields
+                .one_of("module_type", &["Transformer", "PatchedPretransform"])?
                 == "Transformer"),
         })
         .collect::<Result<_, String>>()?;
@@ -53,7 +59,14 @@ pub(super) fn stages(
     let mut stages = Vec::with_capacity(count);
     for (i, fields) in modules.iter().enumerate() {
         let stage = if kinds[i] {
-            let stage = transformer(fields, shapes, &format!("{prefix}{i}."), rate, context, warnings)?;
+            let stage = transformer(
+                fields,
+                shapes,
+                &format!("{prefix}{i}."),
+                rate,
+                context,
+                warnings,
+            )?;
             width = Some(stage.output_dimension);
             StageConfig::Transformer(stage)
         } else {
@@ -69,8 +82,18 @@ pub(super) fn stages(
             };
             let size = fields.number("patch_size")?.unwrap_or(guess);
             within(&format!("{}.patch_size", fields.place()), size, 1 << 12)?;
-            rate = if shortens { rate / size as f64 } else { rate * size as f64 };
-            width = width.map(|w| if shortens { w.saturating_mul(size) } else { w / size });
+            rate = if shortens {
+                rate / size as f64
+            } else {
+                rate * size as f64
+            };
+            width = width.map(|w| {
+                if shortens {
+                    w.saturating_mul(size)
+                } else {
+                    w / size
+                }
+            });
             StageConfig::Patch(size)
         };
         warnings.extend(fields.unknown());
@@ -105,7 +128,10 @@ fn transformer(
         fields.one_of(key, &[only])?;
     }
     if fields.flag("causal")? == Some(false) {
-        return Err(format!("{}.causal: expected true, found false", fields.place()));
+        return Err(format!(
+            "{}.causal: expected true, found false",
+            fields.place()
+        ));
     }
     fields.get("conv_layout");
     let layers = layers(shapes, prefix);
@@ -120,23 +146,36 @@ fn transformer(
         }
         _ => {}
     }
-    within(&format!("{}: layers under '{names}'", fields.place()), layers.len(), MOST)?;
+    within(
+        &format!("{}: layers under '{names}'", fields.place()),
+        layers.len(),
+        MOST,
+    )?;
     let first = format!("{prefix}transformer.layers.{}", layers[0]);
     let tensor = format!("{first}.norm1.weight");
-    let d_model = fields.needed("d_model", shapes.list(&tensor).map(|d| (d, tensor.as_str())))?;
+    let d_model = fields.needed(
+        "d_model",
+        shapes.list(&tensor).map(|d| (d, tensor.as_str())),
+    )?;
     let tensor = format!("{first}.ffn.0.weight");
     let inner = shapes.matrix(&format!("{first}.ffn.0")).map(|[out, _]| out);
     let dim_feedforward = fields.needed("dim_feedforward", inner.map(|d| (d, tensor.as_str())))?;
     let tensor = format!("{prefix}input_proj.weight");
     let found = shapes.matrix(&format!("{prefix}input_proj"));
     let input_dimension = fields
-        .agreed("input_dimension", found.map(|[_, input]| (input, tensor.as_str())))?
+        .agreed(
+            "input_dimension",
+            found.map(|[_, input]| (input, tensor.as_str())),
+        )?
         .unwrap_or(d_model);
     let input_proj = found.is_some() || input_dimension != d_model;
     let tensor = format!("{prefix}output_proj.weight");
     let found = shapes.matrix(&format!("{prefix}output_proj"));
     let output_dimension = fields
-        .agreed("output_dimension", found.map(|[out, _]| (out, tensor.as_str())))?
+        .agreed(
+            "output_dimension",
+            found.map(|[out, _]| (out, tensor.as_str())),
+        )?
         .unwrap_or(d_model);
     let output_proj = found.is_some() || output_dimension != d_model;
     for (name, value) in [
@@ -155,7 +194,9 @@ fn transformer(
         ));
     }
     // The value is what scales begin with in training; the tensors are what counts.
-    let scaled = shapes.list(&format!("{first}.layer_scale_1.scale")).is_some();
+    let scaled = shapes
+        .list(&format!("{first}.layer_scale_1.scale"))
+        .is_some();
     if fields.get("layer_scale").is_some() && !scaled {
         warnings.push(format!(
             "{}.layer_scale is given, but the file has no '{first}.layer_scale_1.scale'",
@@ -212,10 +253,16 @@ pub(super) fn quantizer(
     let size = book(0).map(|[size, _]| (size, first.as_str()));
     let codebook_size = fields.needed("codebook_size", size)?;
     // A codebook without a projection is one to which it has been applied.
-    let width = out(0).map(|[width, _]| width).or(book(0).map(|[_, width]| width));
+    let width = out(0)
+        .map(|[width, _]| width)
+        .or(book(0).map(|[_, width]| width));
     let width = width.map(|width| (width, first.as_str()));
     let input_dim = fields.needed("input_dim", width)?;
-    within(&format!("{}.codebook_size", fields.place()), codebook_size, 1 << 20)?;
+    within(
+        &format!("{}.codebook_size", fields.place()),
+        codebook_size,
+        1 << 20,
+    )?;
     within(&format!("{}.input_dim", fields.place()), input_dim, WIDEST)?;
     let written = fields.number("codebook_dim")?;
     let dims = (0..count).map(|q| {
@@ -268,18 +315,28 @@ pub(super) fn convnext(
         _ => {}
     }
     if blocks.len() > MOST {
-        return Err(format!("{}: {} blocks, expected at most {MOST}", fields.place(), blocks.len()));
+        return Err(format!(
+            "{}: {} blocks, expected at most {MOST}",
+            fields.place(),
+            blocks.len()
+        ));
     }
     let first = blocks.first().map(|i| format!("{prefix}blocks.{i}"));
     let of = |leaf: &str| first.as_ref().map(|first| format!("{first}.{leaf}"));
     let norm = of("norm.weight");
-    let dim = norm.as_deref().and_then(|name| Some((shapes.list(name)?, name)));
+    let dim = norm
+        .as_deref()
+        .and_then(|name| Some((shapes.list(name)?, name)));
     let dim = fields.needed("dim", dim)?;
     let inner = of("pwconv1");
-    let inner = inner.as_deref().and_then(|name| Some((shapes.matrix(name)?[0], name)));
+    let inner = inner
+        .as_deref()
+        .and_then(|name| Some((shapes.matrix(name)?[0], name)));
     let intermediate_dim = fields.agreed("intermediate_dim", inner)?.unwrap_or(dim);
     let taps = of("dwconv");
-    let taps = taps.as_deref().and_then(|name| Some((*shapes.weight(name)?.last()?, name)));
+    let taps = taps
+        .as_deref()
+        .and_then(|name| Some((*shapes.weight(name)?.last()?, name)));
     let kernel_size = fields.agreed("kernel_size", taps)?.unwrap_or(7);
     let causal = fields.flag("causal")?.unwrap_or(true);
     let project = |name: &'static str| -> Result<Option<[usize; 2]>, String> {
@@ -300,7 +357,10 @@ pub(super) fn convnext(
     let tensor = format!("{prefix}proj_in.weight");
     let found = proj_in.filter(|_| shapes.weight(&format!("{prefix}proj_in")).is_some());
     let input_dim = fields
-        .agreed("input_dim", found.map(|[_, input]| (input, tensor.as_str())))?
+        .agreed(
+            "input_dim",
+            found.map(|[_, input]| (input, tensor.as_str())),
+        )?
         .unwrap_or(dim);
     let tensor = format!("{prefix}proj_out.weight");
     let found = proj_out.filter(|_| shapes.weight(&format!("{prefix}proj_out")).is_some());
@@ -357,7 +417,9 @@ pub(super) fn head(
     if let Some(name) = fields.text("type")?
         && !name.to_ascii_lowercase().contains("istft")
     {
-        return Err(format!("head_config.type: expected an iSTFT head, found {name:?}"));
+        return Err(format!(
+            "head_config.type: expected an iSTFT head, found {name:?}"
+        ));
     }
     fields.one_of("padding", &["same"])?;
     let combine = match fields.one_of("combine", &["sum", "mean"])? {
@@ -397,9 +459,14 @@ pub(super) fn head(
     within("head_config.resolutions: the number of entries", count, 64)?;
     let mut n_fft = Vec::with_capacity(count);
     for r in 0..count {
-        let entry = Fields::new(list.map(|list| &list[r]), format!("head_config.resolutions[{r}]"))?;
+        let entry = Fields::new(
+            list.map(|list| &list[r]),
+            format!("head_config.resolutions[{r}]"),
+        )?;
         let tensor = format!("{PREFIX}out.{r}.weight");
-        let rows = shapes.matrix(&format!("{PREFIX}out.{r}")).map(|[rows, _]| rows);
+        let rows = shapes
+            .matrix(&format!("{PREFIX}out.{r}"))
+            .map(|[rows, _]| rows);
         let found = rows.map(|rows| (rows.saturating_sub(2), tensor.as_str()));
         let points = entry.needed("n_fft", found)?;
         let window = entry.number("win_length")?.unwrap_or(points);
@@ -411,7 +478,10 @@ pub(super) fn head(
                 entry.place()
             ));
         }
-        if points < hop_length || !(points - hop_length).is_multiple_of(2) || !points.is_multiple_of(2) {
+        if points < hop_length
+            || !(points - hop_length).is_multiple_of(2)
+            || !points.is_multiple_of(2)
+        {
             return Err(format!(
                 "{}.n_fft: expected an even number, not below hop_length = {hop_length} and an even number above it, \
                  found {points}",
@@ -455,7 +525,10 @@ pub(super) fn resampler_taps(
     };
     match *shape {
         [rows, 1, taps] | [rows, taps]
-            if rows == new && taps >= orig && (taps - orig).is_multiple_of(2) && taps <= 1 << 20 =>
+            if rows == new
+                && taps >= orig
+                && (taps - orig).is_multiple_of(2)
+                && taps <= 1 << 20 =>
         {
             Ok(taps)
         }
