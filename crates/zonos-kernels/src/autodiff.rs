@@ -7,9 +7,10 @@ use burn::backend::autodiff::{
     grads::Gradients,
     ops::{Backward, Ops, OpsKind},
 };
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::DType;
+use burn::tensor::{DType, Shape};
 
 use crate::backend::Optional;
 use crate::{SpeechBackend, portable};
@@ -184,6 +185,56 @@ impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
     ) -> FloatTensor<Self> {
         let shape = conv::Kind::Transposed { stride, trim };
         conv::snake_conv::<B, C>(x, alpha.into_option(), weight, bias, None, shape)
+    }
+
+    fn depthwise_conv1d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Optional<Self>,
+    ) -> FloatTensor<Self> {
+        #[derive(Debug)]
+        struct Depthwise;
+        impl<B: SpeechBackend> Backward<B, 2> for Depthwise {
+            type State = (FloatTensor<B>, FloatTensor<B>);
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 2>,
+                grads: &mut Gradients,
+                _checkpointer: &mut Checkpointer,
+            ) {
+                let [x_node, weight_node] = ops.parents;
+                let dy = grads.consume::<B>(&ops.node);
+                let (x, weight) = ops.state;
+                if let Some(node) = weight_node {
+                    let dw = portable::depthwise_grad_weight::<B>(dy.clone(), x);
+                    grads.register::<B>(node.id, dw);
+                }
+                if let Some(node) = x_node {
+                    let (dy, turned) = portable::depthwise_transposed::<B>(dy, weight);
+                    let dx = B::depthwise_conv1d(dy, turned, Optional::Absent);
+                    grads.register::<B>(node.id, dx);
+                }
+            }
+        }
+        let (inner_x, inner_weight) = (x.primitive().clone(), weight.primitive().clone());
+        let y = B::depthwise_conv1d(inner_x.clone(), inner_weight.clone(), Optional::Absent);
+        let y = match Depthwise
+            .prepare::<C>([x.node(), weight.node()])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish((inner_x, inner_weight), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        };
+        match bias.into_option() {
+            Some(bias) => {
+                let channels = bias.shape()[0];
+                let bias = Self::float_reshape(bias, Shape::new([1, 1, channels]));
+                Self::float_add(y, bias)
+            }
+            None => y,
+        }
     }
 }
 

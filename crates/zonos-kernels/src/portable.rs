@@ -21,6 +21,7 @@ pub use conv::{reflect_conv1d, snake_conv_transpose1d, snake_conv1d, snake_strid
 pub(crate) use dense::dense_end;
 pub use dense::{dense, layer_norm};
 pub use depthwise::depthwise_conv1d;
+pub(crate) use depthwise::{depthwise_grad_weight, depthwise_transposed};
 pub use statistics::statistics_pooling;
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice

@@ -15,7 +15,13 @@ use super::{dense, depthwise, layer_norm, query_tiles};
 use crate::{Activation, portable};
 
 fn f32s<const D: usize>(shape: [usize; D], seed: u64) -> FlexTensor {
-    tensor(shape, seed, DType::F32)
+    of_type(shape, seed, DType::F32)
+}
+
+/// Seeds that differ little give unrelated values: sums of products stay small.
+fn of_type<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
+    let mixed = (seed ^ (seed >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    tensor(shape, mixed ^ (mixed >> 27), dtype)
 }
 
 /// `range` of axis `axis`, as a view.
@@ -51,7 +57,7 @@ impl Layer {
     fn new(rows: usize, inner: usize, out: usize, dtype: DType, given: u8, seed: u64) -> Self {
         Self {
             x: f32s([rows, inner], seed),
-            weight: tensor([out, inner], seed ^ 1, dtype),
+            weight: of_type([out, inner], seed ^ 1, dtype),
             bias: (given & 1 > 0).then(|| f32s([out], seed ^ 2)),
             scale: (given & 2 > 0).then(|| f32s([out], seed ^ 3)),
             residual: (given & 4 > 0).then(|| f32s([rows, out], seed ^ 4)),
