@@ -12,6 +12,9 @@ use crate::{output, weights};
 /// The variable that names the encoder where no flag does.
 const VARIABLE: &str = "ZONOS_SPEAKER_ENCODER";
 
+/// Where an encoder can be had.
+const ENCODER_HUB: &str = "hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B";
+
 /// Names under which the encoder is looked for in the model's folder, in this order.
 pub(crate) const ENCODER_NAMES: [&str; 3] = [
     "speaker-encoder",
@@ -34,20 +37,28 @@ pub(crate) fn find_encoder(
     beside
         .map(|path: PathBuf| path.to_string_lossy().into_owned())
         .ok_or_else(|| {
+            let looked = match model {
+                Some(model) if !model.starts_with("hub:") => {
+                    format!(" or put {} into the model's folder", ENCODER_NAMES.join(", "))
+                }
+                _ => String::new(),
+            };
             Failure::usage(format!(
-                "{}: a recording becomes a voice through a speaker encoder; give one with --speaker-encoder",
+                "{}: a recording becomes a voice through a speaker encoder; give one with --speaker-encoder, such as {ENCODER_HUB}, or {VARIABLE},{looked}",
                 recording.display()
-            ))
+            ).trim_end_matches(',').to_owned())
         })
 }
 
-/// Opens and loads the encoder.
+/// Opens and loads the encoder, none of whose files may be one of `outputs`.
 pub(crate) fn open_encoder(
     reference: &str,
+    outputs: &[(&str, &Path)],
     device: &Device,
     quiet: bool,
 ) -> Result<SpeakerEncoder, Failure> {
     let checkpoint = weights::open_speaker_encoder(reference, quiet)?;
+    output::spares(&checkpoint, reference, outputs)?;
     let (encoder, report) = SpeakerEncoder::open(&checkpoint, &LoadOptions::default(), device)?;
     weights::warn(&report, false);
     // A hub id says more than the folder of its snapshot.
@@ -57,18 +68,19 @@ pub(crate) fn open_encoder(
     })
 }
 
-/// The voice of a recording; what was odd about the file is said on stderr.
+/// The voice of a recording, and what was odd about the file, which is also said on stderr unless
+/// `silent`: a report goes there alone.
 pub(crate) fn clone_file(
     encoder: &SpeakerEncoder,
     recording: &Path,
-    quiet: bool,
-) -> Result<Voice, Failure> {
+    silent: bool,
+) -> Result<(Voice, Vec<String>), Failure> {
     let (voice, warnings) = encoder.clone_file(recording)?;
-    for warning in warnings {
+    for warning in &warnings {
         output::note(
-            quiet,
+            silent,
             format_args!("warning: {}: {warning}", recording.display()),
         );
     }
-    Ok(voice)
+    Ok((voice, warnings))
 }

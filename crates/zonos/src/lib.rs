@@ -1,4 +1,4 @@
-//! Text to speech with ZONOS2 and DAC, in Rust on Burn.
+//! Text to speech with ZONOS2 and DAC, and the ZAC-1 speech codec, in Rust on Burn.
 //!
 //! This crate is the front door: it re-exports the types that a program needs, from the crates that
 //! hold them. The `zonos` command is built on the same ones.
@@ -81,6 +81,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # ZAC-1
+//!
+//! ```no_run
+//! use zonos::{Codes, Device, ZacDecoder, ZacEncoder};
+//!
+//! let device = Device::flex();
+//! let decoder = ZacDecoder::load("zac-1-decoder-keep2_plain.safetensors", &device)?;
+//! let speech = decoder.decode(&Codes::load_npy("codes.npy")?)?; // [frames, 10] at 15 Hz
+//!
+//! // Audio of any rate to codes; the teacher is in the same file.
+//! let encoder = ZacEncoder::load("zac-1-encoder.safetensors", &device)?;
+//! encoder.encode(&speech)?.save_npy("again.npy")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # A checkpoint
 //!
 //! ```
@@ -104,5 +119,10 @@ pub use zonos_tts::{
     Chunk, EndReason, Limits, Plan, Provenance, Quality, SamplerOptions, Speaker, SpeakerEncoder,
     SpeakingRate, Speech, SpeechRequest, Tts, TtsBuilder, TtsError, Voice, VoiceName, VoiceStore,
     demo,
+};
+pub use zonos_w2v_bert::{Teacher, TeacherConfig};
+pub use zonos_zac::{
+    EncodeProgress, PrepareError, PrepareOptions, ZacConfig, ZacDecoder, ZacEncoder, ZacError,
+    ZacStream, prepare_audio,
 };
 pub use zonos2::{GenerateOptions, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config};

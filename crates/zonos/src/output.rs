@@ -80,6 +80,29 @@ pub(crate) fn sound_format(path: &Path) -> Result<Option<AudioFormat>, Failure> 
     Ok(format)
 }
 
+/// As [`sound_format`], for outputs that can be nothing else.
+pub(crate) fn sound_only(path: &Path) -> Result<AudioFormat, Failure> {
+    sound_format(path)?.ok_or_else(|| {
+        Failure::usage(format!(
+            "{}: the ending must be {}; it chooses the format",
+            path.display(),
+            AudioFormat::ENDINGS
+        ))
+    })
+}
+
+/// Refuses a path with another ending than `ending`, in any case.
+pub(crate) fn check_ending(path: &Path, ending: &str) -> Result<(), Failure> {
+    let found = path.extension().and_then(OsStr::to_str);
+    if found.is_some_and(|found| found.eq_ignore_ascii_case(ending)) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{}: the ending must be .{ending}",
+        path.display()
+    )))
+}
+
 /// Only `zonos tts --output` can write to stdout. Anywhere else `-` would become a file of that name.
 fn no_dash(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") {
@@ -249,7 +272,8 @@ pub(crate) fn distinct(paths: &[(&str, &Path)]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses an output that is one of a checkpoint's files or the parameters beside them.
+/// Refuses an output that is one of a checkpoint's files or the parameters beside them, or, where the
+/// checkpoint was named by its folder, any other weights in that.
 pub(crate) fn spares(
     checkpoint: &Checkpoint,
     reference: &str,
@@ -263,12 +287,18 @@ pub(crate) fn spares(
     files.insert(checkpoint.path());
     let mut folders: HashSet<&Path> = files.iter().map(|file| folder_of(file)).collect();
     folders.insert(Path::new(reference));
+    let whole = reference.starts_with("hub:") || Path::new(reference).is_dir();
+    let others = folders
+        .iter()
+        .filter(|_| whole)
+        .flat_map(|folder| weights_in(folder));
     let places: HashSet<PathBuf> = files
         .iter()
         .map(|file| place(file))
         .chain(folders.iter().flat_map(|folder| {
             ["params.json", "config.json"].map(|name| place(&folder.join(name)))
         }))
+        .chain(others.map(|file| place(&file)))
         .collect();
     for (name, path) in outputs {
         if places.contains(&place(path)) {
@@ -279,6 +309,28 @@ pub(crate) fn spares(
         }
     }
     Ok(())
+}
+
+/// Files of weights in a folder, by their endings. Voices have such an ending too and are none.
+fn weights_in(folder: &Path) -> Vec<PathBuf> {
+    const ENDINGS: [&str; 7] = ["safetensors", "pth", "pt", "bin", "bpk", "gguf", "json"];
+    let is_weights = |path: &PathBuf| {
+        let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
+        ENDINGS
+            .iter()
+            .any(|known| ending.eq_ignore_ascii_case(known))
+            && !is_voice(path)
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(is_weights)
+        .collect()
+}
+
+fn is_voice(path: &Path) -> bool {
+    path.extension() == Some(OsStr::new("safetensors"))
+        && Checkpoint::open(path).is_ok_and(|file| file.metadata()["format"] == "zonos-voice")
 }
 
 /// The file behind a path, whatever links lead to it.
@@ -292,22 +344,35 @@ fn place(path: &Path) -> PathBuf {
     })
 }
 
-/// The text with its control characters spelled out, line breaks too. Names in a file are a
+/// Whether a character does something instead of showing: controls, line separators, and marks that turn
+/// the direction of writing or take no room.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{2069}' | '\u{feff}'
+        )
+}
+
+/// The text with its hidden characters spelled out, line breaks too. Names in a file are a
 /// stranger's, and a terminal obeys what it is sent.
 pub(crate) fn visible(text: &str) -> String {
-    escape(text, |c| c.is_control())
+    escape(text, is_hidden)
 }
 
 /// As [`visible`], for text whose lines are ours.
 fn visible_lines(text: &str) -> String {
-    escape(text, |c| c.is_control() && c != '\n')
+    escape(text, |c| is_hidden(c) && c != '\n')
 }
 
 fn escape(text: &str, hidden: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if hidden(c) {
+        if hidden(c) && c.is_control() {
             shown.extend(c.escape_debug());
+        } else if hidden(c) {
+            shown.extend(c.escape_unicode());
         } else {
             shown.push(c);
         }
@@ -315,11 +380,11 @@ fn escape(text: &str, hidden: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Indented JSON. JSON itself escapes only some of the control characters.
+/// Indented JSON. JSON itself escapes only some of the hidden characters, all of which have 16 bits.
 fn json_text(value: &serde_json::Value) -> String {
     let mut shown = String::new();
     for c in format!("{value:#}").chars() {
-        if c.is_control() && c != '\n' {
+        if is_hidden(c) && c != '\n' {
             // Writing to a string does not fail.
             let _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {
@@ -392,12 +457,13 @@ mod tests {
     fn control_characters_are_spelled_out() {
         assert_eq!(visible("a\u{1b}[2J\nb é"), "a\\u{1b}[2J\\nb é");
         assert_eq!(visible_lines("a\nb\r"), "a\nb\\r");
-        let value = serde_json::json!({ "a\u{9b}": "\u{7f}\n" });
+        // Text that would read backwards, and a line that is none of ours.
+        assert_eq!(visible("a\u{202e}b\u{2028}c"), "a\\u{202e}b\\u{2028}c");
+        let value = serde_json::json!({ "a\u{9b}": "\u{7f}\n\u{202e}\u{2028}" });
         let text = json_text(&value);
-        assert!(
-            text.contains("\\u009b") && text.contains("\\u007f"),
-            "{text}"
-        );
+        for escaped in ["\\u009b", "\\u007f", "\\u202e", "\\u2028"] {
+            assert!(text.contains(escaped), "{text}");
+        }
         assert_eq!(
             serde_json::from_str::<serde_json::Value>(&text).unwrap(),
             value

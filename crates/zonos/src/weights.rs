@@ -12,14 +12,19 @@ use crate::output;
 use crate::progress::ByteBar;
 
 /// Names under which the codec is looked for in the model's folder, in this order.
-pub(crate) const CODEC_NAMES: [&str; 6] = [
+pub(crate) const CODEC_NAMES: [&str; 7] = [
     "codec",
     "dac",
     "dac.safetensors",
     "dac.pth",
     "dac.bpk",
     "weights_44khz_8kbps.pth",
+    // As the Python package of the codec calls it.
+    "weights_44khz_8kbps_0.0.1.pth",
 ];
+
+/// Where the codec can be had.
+const CODEC_HUB: &str = "hub:descript/dac_44khz";
 
 /// What a command that speaks runs on.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,8 +47,9 @@ impl Source {
         let given = |name: Option<&'_ str>| name.filter(|name| !name.is_empty()).map(str::to_owned);
         match (given(model).as_deref(), given(codec).as_deref()) {
             (None, None) => Ok(Self::Demo),
-            (None, Some(codec)) => Err(Failure::usage(format!(
-                "--codec {codec} is given without --model; give both, or neither for the demo model"
+            (None, Some(codec)) => Err(Failure::usage(lonely_codec(
+                codec,
+                std::env::var("ZONOS_CODEC").ok().as_deref(),
             ))),
             (Some(model), Some(codec)) => Ok(Self::Given {
                 model: model.to_owned(),
@@ -54,10 +60,16 @@ impl Source {
                     return Err(Failure::failed(format!("--model {model} does not exist")));
                 }
                 let codec = beside(model, &CODEC_NAMES).ok_or_else(|| {
-                    Failure::usage(format!(
-                        "--model {model} is given without --codec, and no {} lies in its folder; give the DAC 44.1 kHz weights with --codec",
-                        CODEC_NAMES.join(", ")
-                    ))
+                    Failure::usage(if model.starts_with("hub:") {
+                        format!(
+                            "--model {model} is given without --codec, and beside a hub: id none is looked for; give the DAC 44.1 kHz weights too, --codec {CODEC_HUB}"
+                        )
+                    } else {
+                        format!(
+                            "--model {model} is given without --codec, and no {} lies in its folder; give the DAC 44.1 kHz weights with --codec, such as {CODEC_HUB}",
+                            CODEC_NAMES.join(", ")
+                        )
+                    })
                 })?;
                 Ok(Self::Given {
                     model: model.to_owned(),
@@ -66,6 +78,16 @@ impl Source {
             }
         }
     }
+}
+
+/// The complaint about a codec without a model. Who set a variable long ago looks for no flag.
+fn lonely_codec(codec: &str, variable: Option<&str>) -> String {
+    let said = if variable == Some(codec) {
+        format!("the environment variable ZONOS_CODEC is set to {codec}, and")
+    } else {
+        format!("--codec {codec} is given, and")
+    };
+    format!("{said} neither --model nor ZONOS_MODEL is; give both, or neither for the demo model")
 }
 
 /// The first of `names` in the folder of a model.
@@ -87,8 +109,21 @@ pub(crate) fn beside(model: &str, names: &[&str]) -> Option<PathBuf> {
 
 /// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached, with a bar.
 pub(crate) fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
+    open_file(reference, None, quiet)
+}
+
+/// As [`open`]; of a folder or repository that holds several checkpoints, the file `name`.
+pub(crate) fn open_file(
+    reference: &str,
+    name: Option<&str>,
+    quiet: bool,
+) -> Result<Checkpoint, Failure> {
+    let options = OpenOptions {
+        file: name.map(str::to_owned),
+        ..OpenOptions::default()
+    };
     if !reference.starts_with("hub:") {
-        return Ok(Checkpoint::open(reference)?);
+        return Ok(Checkpoint::open_with(reference, &options)?);
     }
     let bar = Arc::new(ByteBar::new(quiet));
     let shown = Arc::clone(&bar);
@@ -97,7 +132,7 @@ pub(crate) fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> 
     }));
     let options = OpenOptions {
         hub: Some(hub),
-        ..OpenOptions::default()
+        ..options
     };
     let opened = Checkpoint::open_with(reference, &options);
     bar.done();
@@ -236,9 +271,29 @@ mod tests {
         ));
         assert!(Source::find(Some("hub:a/b"), None).is_err());
 
+        let flag = lonely_codec("c", None);
+        assert!(
+            flag.contains("--codec c is given") && flag.contains("--model"),
+            "{flag}"
+        );
+        assert_eq!(lonely_codec("c", Some("d")), flag);
+        let variable = lonely_codec("c", Some("c"));
+        assert!(variable.contains("ZONOS_CODEC is set to c"), "{variable}");
+
         let dir = tempfile::tempdir().unwrap();
         let model = dir.path().to_string_lossy().into_owned();
         assert!(Source::find(Some(&model), None).is_err());
+        let published = dir.path().join("weights_44khz_8kbps_0.0.1.pth");
+        std::fs::write(&published, "").unwrap();
+        let found = Source::find(Some(&model), None).ok();
+        let codec = published.to_string_lossy().into_owned();
+        assert_eq!(
+            found,
+            Some(Source::Given {
+                model: model.clone(),
+                codec
+            })
+        );
         std::fs::create_dir(dir.path().join("dac")).unwrap();
         let Ok(Source::Given { codec, .. }) = Source::find(Some(&model), None) else {
             unreachable!("the codec folder must be found");

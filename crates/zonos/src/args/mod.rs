@@ -45,7 +45,7 @@ Start here (no weights needed, the built-in demo model speaks noise):
   zonos doctor
 
 With weights:
-  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec weights_44khz_8kbps.pth
+  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec hub:descript/dac_44khz
 
 Exit codes:
   0    done
@@ -114,6 +114,8 @@ pub(crate) enum Command {
     Voices(commands::voices::VoicesArgs),
     /// Work with the codec alone.
     Dac(commands::dac::DacArgs),
+    /// Work with the ZAC-1 codec: 44.1 kHz speech to ten codes a frame and back.
+    Zac(Box<commands::zac::ZacArgs>),
     /// Compute the voice vector of a recording.
     Embed(commands::embed::EmbedArgs),
     /// Tell what a sound file holds, and convert it.

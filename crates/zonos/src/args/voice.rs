@@ -62,8 +62,9 @@ pub(crate) struct CloneArgs {
     /// others, told by content.
     #[arg(long, value_name = "AUDIO", group = "whose")]
     pub clone: Option<PathBuf>,
-    /// With --clone: the speaker encoder, a folder, a file or hub:owner/name[@revision] [env:
-    /// ZONOS_SPEAKER_ENCODER] [default: looked for in the model's folder].
+    /// With --clone: the speaker encoder, a folder, a file or hub:owner/name[@revision], such as
+    /// hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B [env: ZONOS_SPEAKER_ENCODER] [default: in the
+    /// model's folder, speaker-encoder/, speaker_encoder/ or speaker-encoder.safetensors].
     #[arg(long, value_name = "DIR|FILE|hub:ID", requires = "clone")]
     pub speaker_encoder: Option<String>,
     /// With --clone: also write the speaker vector, for --speaker later.

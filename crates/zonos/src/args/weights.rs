@@ -17,7 +17,7 @@ pub(crate) struct ModelArgs {
 #[command(next_help_heading = "Weights")]
 pub(crate) struct CodecArgs {
     /// DAC checkpoint: a folder (also a model's that holds codec/), a file (.pth, .safetensors, .bpk)
-    /// or hub:owner/name[@revision].
+    /// or hub:owner/name[@revision], such as hub:descript/dac_44khz.
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_CODEC", value_parser = NonEmptyStringValueParser::new())]
     pub model: String,
 }

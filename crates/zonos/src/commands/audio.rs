@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use zonos_audio::Levels;
-use zonos_audio::decode::{AudioInfo, DecodeLimits, Decoded, decode_file};
+use zonos_audio::decode::{AudioInfo, DecodeLimits, Decoded, decode_file, probe_file};
 use zonos_audio::encode::{AudioFormat, PcmScale, encode_file};
 use zonos_audio::resample::{ResampleRecipe, Resampler};
 
@@ -17,10 +17,11 @@ use crate::output;
 /// Arguments of `zonos audio`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Read, by content and whatever the file is called: PCM, float, A-law, mu-law and ADPCM in WAV; PCM and
-float in AIFF; FLAC; ALAC; MP3; AAC-LC; Vorbis; Opus, in Ogg, WebM, Matroska, MP4, CAF and ADTS.
-Written, by ending: .wav, .flac, .opus or .ogg (Opus), .f32, .s16 or .raw; .mp3 in builds with
---features mp3.
+Read, by content and whatever the file is called: PCM, float, A-law and mu-law in WAV, AIFF, CAF, MP4
+and Matroska; ADPCM in WAV; FLAC; ALAC; MP3 and the other MPEG layers; AAC-LC; Vorbis; Opus, in Ogg,
+WebM, Matroska, MP4, CAF and ADTS.
+Written, by ending: .wav, .flac (up to 96000 Hz), .opus or .ogg (Opus, 48000 Hz), .f32, .s16 or .raw;
+.mp3 in builds with --features mp3.
 
 Examples:
   zonos audio info voice.m4a
@@ -43,6 +44,10 @@ enum AudioCommand {
 
 /// Arguments of `zonos audio info`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  zonos audio info voice.m4a
+  zonos audio info voice.m4a --json | jq .seconds")]
 struct InfoArgs {
     /// Audio file.
     #[arg(value_name = "FILE")]
@@ -51,6 +56,13 @@ struct InfoArgs {
 
 /// Arguments of `zonos audio resample`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+The filter is torchaudio's, bit for bit: short, so that little of what lies above the lower of the two
+half rates is cut off. Raising a rate leaves mirror images above the old half rate, 16 kHz to 24 kHz
+some above 8 kHz; a recording made at the higher rate is better than a resampled one.
+
+Example:
+  zonos audio resample voice.mp3 voice.wav --rate 24000 --mono")]
 struct ResampleArgs {
     /// Audio file.
     #[arg(value_name = "IN")]
@@ -67,6 +79,10 @@ struct ResampleArgs {
 
 /// Arguments of `zonos audio convert`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  zonos audio convert speech.wav speech.opus
+  zonos audio convert loud.m4a loud.wav --float")]
 struct ConvertArgs {
     /// Audio file.
     #[arg(value_name = "IN")]
@@ -137,14 +153,19 @@ fn info(args: &InfoArgs, global: &GlobalArgs) -> Outcome {
         output::print(format_args!(
             "  channel {}: peak {:.1} dBFS, rms {:.1} dBFS{clipped}",
             c + 1,
-            l.peak_dbfs(),
-            l.rms_dbfs()
+            unsigned_zero(l.peak_dbfs()),
+            unsigned_zero(l.rms_dbfs())
         ))?;
     }
     for warning in &decoded.warnings {
         output::print(format_args!("  warning: {warning}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What rounds to zero without its sign.
+fn unsigned_zero(decibels: f32) -> f32 {
+    if decibels.abs() < 0.05 { 0.0 } else { decibels }
 }
 
 fn summary(info: &AudioInfo) -> String {
@@ -190,13 +211,7 @@ fn rewrite(
     written: &WrittenArgs,
     global: &GlobalArgs,
 ) -> Outcome {
-    let Some(mut format) = output::sound_format(path)? else {
-        return Err(Failure::usage(format!(
-            "{}: the ending must be {}; it chooses the format",
-            path.display(),
-            AudioFormat::ENDINGS
-        )));
-    };
+    let mut format = output::sound_only(path)?;
     if written.float {
         if format != AudioFormat::WavPcm16 {
             return Err(Failure::usage(
@@ -207,6 +222,7 @@ fn rewrite(
     }
     output::distinct(&[("IN", input), ("OUT", path)])?;
     output::check_file(path)?;
+    check_format(input, path, format, rate, written.mono)?;
     let mut decoded = decode_file(input, &DecodeLimits::default())?;
     for warning in &decoded.warnings {
         output::note(
@@ -220,6 +236,16 @@ fn rewrite(
     let from = decoded.info.sample_rate;
     let rate = rate.unwrap_or(from);
     let resampler = Resampler::new(from, rate, ResampleRecipe::Transform)?;
+    let (frames, channels) = (decoded.channels[0].len(), decoded.channels.len());
+    let bytes = 4 * channels as u64 * resampler.output_len(frames) as u64;
+    let most = DecodeLimits::default().max_decoded_bytes;
+    if bytes > most {
+        return Err(Failure::failed(format!(
+            "{}: its {:.0} s at {rate} Hz would be {bytes} bytes of samples, and {most} are allowed; choose a lower --rate, or cut it into pieces",
+            input.display(),
+            frames as f64 / f64::from(from)
+        )));
+    }
     if rate != from {
         for channel in &mut decoded.channels {
             *channel = resampler.resample(channel);
@@ -228,6 +254,46 @@ fn rewrite(
     warn_clipped(&decoded, path, format);
     encode_file(path, &decoded.channels, rate, format, PcmScale::Full)?;
     report(path, &decoded, rate, format, global)
+}
+
+/// Refuses what the format cannot hold before anything is decoded, as far as the header tells it.
+fn check_format(
+    input: &Path,
+    path: &Path,
+    format: AudioFormat,
+    rate: Option<u32>,
+    mono: bool,
+) -> Result<(), Failure> {
+    let name = path.display();
+    let fits = |rate: u32| {
+        let most = format.max_rate();
+        if rate <= most {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{name}: {format} takes sample rates up to {most} Hz, and this is {rate} Hz; resample to at most that, or write .wav"
+        )))
+    };
+    rate.map_or(Ok(()), fits)?;
+    // A pipe can be read only once, and what is wrong with a file its decoder says.
+    if !input.is_file() || format.max_channels() > 8 {
+        return Ok(());
+    }
+    let Ok(info) = probe_file(input) else {
+        return Ok(());
+    };
+    if rate.is_none() {
+        fits(info.sample_rate)?;
+    }
+    if !mono && info.channels > format.max_channels() {
+        return Err(Failure::usage(format!(
+            "{name}: {format} takes at most {} channels, and {} has {}; give --mono, or write .wav",
+            format.max_channels(),
+            input.display(),
+            info.channels
+        )));
+    }
+    Ok(())
 }
 
 /// Integers cannot hold what is above full scale.
@@ -255,8 +321,9 @@ fn report(
     format: AudioFormat,
     global: &GlobalArgs,
 ) -> Outcome {
-    let frames = decoded.channels.first().map_or(0, Vec::len);
-    let seconds = frames as f64 / f64::from(rate);
+    let seconds = decoded.channels.first().map_or(0, Vec::len) as f64 / f64::from(rate);
+    let rate = format.written_rate(rate);
+    let frames = (seconds * f64::from(rate)).round() as u64;
     if global.json {
         output::print_json(&json!({
             "output": path.display().to_string(),

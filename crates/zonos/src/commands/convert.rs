@@ -1,5 +1,7 @@
 //! `zonos convert`: a checkpoint in another format.
 
+mod zac;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,39 +25,93 @@ The output's ending chooses the format. Names, dtypes, values and metadata are k
 params.json or config.json beside the input goes into the file, which is then complete by itself.
 Objects that are no tensors are left out with a note; a tensor that cannot be read is an error.
 
+With --zac the parts of the codec in a ZONOS3-Mini release, autoencoder/generator.pt, autoencoder/heads
+and autoencoder/teacher, become the three files of ZAC-1: one encoder with its teacher (as bf16) and two
+decoders. How the release names its tensors and configurations is not documented, so this is inferred:
+wrappers (module., generator., ..) are taken off and codec. put in front; heads holds keep2_plain and
+full_mr as files or folders; model_config, head_config and config.json are looked for in and beside the
+weights; a resampling filter that is not stored is computed; layers of the teacher after the 16th are
+left out. Every file must load before any is written, and every tensor that nothing used is named. Where
+the guess is wrong, --map gives names and --config the JSON.
+
 Examples:
   zonos convert model.pth model.safetensors
-  zonos convert weights_44khz_8kbps.pth dac.bpk")]
+  zonos convert weights_44khz_8kbps.pth dac.bpk
+  zonos convert --zac generator.pt --heads heads --teacher teacher -o zac-1")]
 pub(crate) struct ConvertArgs {
     /// Checkpoint to read: a file, a folder or hub:owner/name.
-    #[arg(value_name = "IN")]
-    input: String,
+    #[arg(
+        value_name = "IN",
+        required_unless_present = "zac",
+        conflicts_with = "zac"
+    )]
+    input: Option<String>,
     /// File to write: .bpk (burnpack) or .safetensors.
-    #[arg(value_name = "OUT.bpk|OUT.safetensors")]
-    output: PathBuf,
+    #[arg(
+        value_name = "OUT.bpk|OUT.safetensors",
+        required_unless_present = "zac",
+        conflicts_with = "zac"
+    )]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    release: ZacReleaseArgs,
+}
+
+/// The parts of a ZAC-1 training release.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "ZAC-1 release")]
+pub(super) struct ZacReleaseArgs {
+    /// The generator's checkpoint: encoder, quantizers and semantic parts.
+    #[arg(long, value_name = "generator.pt", requires_all = ["heads", "teacher", "output_dir"])]
+    zac: Option<String>,
+    /// Folder with the decoders: keep2_plain and full_mr, each a file or a folder.
+    #[arg(long, value_name = "DIR", requires = "zac")]
+    heads: Option<PathBuf>,
+    /// The teacher: a Wav2Vec2-BERT 2.0 folder or file.
+    #[arg(long, value_name = "DIR", requires = "zac")]
+    teacher: Option<String>,
+    /// Folder to write the three files into.
+    #[arg(long, short, value_name = "OUTDIR", requires = "zac")]
+    output_dir: Option<PathBuf>,
+    /// Only this decoder.
+    #[arg(long, value_name = "V", value_enum, requires = "zac")]
+    variant: Option<super::zac::Variant>,
+    /// Table of tensor names, our name = the release's name: JSON or TOML.
+    #[arg(long, value_name = "FILE", requires = "zac")]
+    map: Option<PathBuf>,
+    /// Configurations over those found: JSON with model_config, head_config (one for both decoders, or
+    /// {"keep2_plain": .., "full_mr": ..}) and teacher_config, each optional.
+    #[arg(long, value_name = "FILE.json", requires = "zac")]
+    config: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
-    let known = args
-        .output
+    match (&args.input, &args.output) {
+        (Some(input), Some(output)) => convert(input, output, global),
+        _ => zac::run(&args.release, global),
+    }
+}
+
+fn convert(reference: &str, target: &Path, global: &GlobalArgs) -> Outcome {
+    let known = target
         .extension()
         .is_some_and(|ending| ending == "bpk" || ending == "safetensors");
     if !known {
         return Err(Failure::usage(format!(
             "{}: the ending must be .bpk or .safetensors; it chooses the format",
-            args.output.display()
+            target.display()
         )));
     }
-    output::check_file(&args.output)?;
-    let input = weights::open(&args.input, global.quiet)?;
-    output::spares(&input, &args.input, &[("OUT", &args.output)])?;
+    output::check_file(target)?;
+    let input = weights::open(reference, global.quiet)?;
+    output::spares(&input, reference, &[("OUT", target)])?;
     let lost = input.skipped().iter().filter(|s| is_tensor(&s.what));
     if let Some((names, count)) = weights::first_names(lost.map(|s| s.name.as_str())) {
         return Err(Failure::failed(format!(
             "{}: {count} tensors of types that cannot be read would be lost ({names}); `zonos inspect {}` lists them",
             input.path().display(),
-            args.input
+            reference
         )));
     }
     for notice in input.notices() {
@@ -64,18 +120,18 @@ pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
             format_args!("note: {}: {notice}", input.path().display()),
         );
     }
-    write(&input, &args.output, global.quiet)?;
+    write(&input, target, global.quiet)?;
     let tensors = input.len();
     if global.json {
         output::print_json(&json!({
-            "output": args.output.display().to_string(),
+            "output": target.display().to_string(),
             "tensors": tensors,
             "skipped": input.skipped(),
         }))?;
     } else {
         output::note(
             global.quiet,
-            format_args!("{}: {tensors} tensors", args.output.display()),
+            format_args!("{}: {tensors} tensors", target.display()),
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -2,6 +2,8 @@
 
 mod encode;
 
+pub(crate) use encode::{draw, levels, levels_json};
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,10 +36,10 @@ const MARKERS: [i32; 2] = [1024, 1025];
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  zonos dac encode speech.flac codes.npy --model weights_44khz_8kbps.pth
-  zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth
-  zonos dac roundtrip speech.wav again.wav --model weights_44khz_8kbps.pth --plot spectra.png
-  zonos dac seam codes.npy --model weights_44khz_8kbps.pth")]
+  zonos dac encode speech.flac codes.npy --model hub:descript/dac_44khz
+  zonos dac decode codes.npy hello.wav --model hub:descript/dac_44khz
+  zonos dac roundtrip speech.wav again.wav --model hub:descript/dac_44khz --plot spectra.png
+  zonos dac seam codes.npy --model hub:descript/dac_44khz")]
 pub(crate) struct DacArgs {
     #[command(subcommand)]
     command: DacCommand,
@@ -64,7 +66,7 @@ them: codebook c delayed by c rows, ids 1024 (end) and 1025 (none) allowed; CODE
 it is there, or --eos tells where speech ends.
 
 Examples:
-  zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth
+  zonos dac decode codes.npy hello.wav --model hub:descript/dac_44khz
   zonos dac decode codes.npy hello.npy --model dac.safetensors
       raw float32 samples, [samples]
   zonos dac decode rows.npy hello.wav --model dac.safetensors --sheared")]
@@ -253,7 +255,8 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
 /// The format that a path's ending asks for; `None` for `.npy`.
 fn sound_or_npy(path: &Path) -> Result<Option<AudioFormat>, Failure> {
     let format = output::sound_format(path)?;
-    if format.is_none() && path.extension().and_then(OsStr::to_str) != Some("npy") {
+    let ending = path.extension().and_then(OsStr::to_str);
+    if format.is_none() && !ending.is_some_and(|ending| ending.eq_ignore_ascii_case("npy")) {
         return Err(Failure::usage(format!(
             "{}: the ending must be .npy, {}; it chooses the format",
             path.display(),

@@ -12,7 +12,8 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use serde_json::json;
 use zonos_audio::decode::decode_file;
-use zonos_audio::reference::{MIN_SECONDS, check_reference};
+use zonos_audio::npy::NpyData;
+use zonos_audio::reference::{MIN_SECONDS, check_reference, reference_of};
 use zonos_audio::{Waveform, npy};
 use zonos_checkpoint::LoadOptions;
 use zonos_ecapa::Ecapa;
@@ -38,10 +39,14 @@ AUDIO is any sound file (WAV, MP3, FLAC, Ogg, M4A and others, told by content), 
 Its channels are averaged and resampled to the encoder's rate. EMB.npy gets the vector as <f4 of
 shape [D], D being 2048 for the released encoder, for --speaker of `zonos tts` and others.
 
-What makes no voice is refused: less than 0.3 s, silence, NaN. Quiet speech is fine.
+What makes no voice is refused: less than 0.3 s, silence, NaN, samples 60 dB above full scale. Quiet
+speech is fine.
+
+Best are recordings of 24 kHz or more. Others are resampled as torchaudio does it, which leaves mirror
+images above the old half rate: the vector of a clip at 16 kHz differs in what its top bands say.
 
 Examples:
-  zonos embed voice.mp3 emb.npy --model speaker-encoder
+  zonos embed voice.mp3 emb.npy --model hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B
   zonos tts \"Hello.\" -o hello.wav --model zonos2 --codec dac.pth --speaker emb.npy
   zonos embed emb.npy --model speaker-encoder --raw voice.f32 --rate 16000"
 )]
@@ -55,7 +60,7 @@ pub(crate) struct EmbedArgs {
     /// Instead of AUDIO: log-mel frames, [frames, bands].
     #[arg(long, value_name = "MEL.npy")]
     mel: Option<PathBuf>,
-    /// Instead of AUDIO: mono samples at the encoder's rate, 24 kHz, [samples].
+    /// Instead of AUDIO: mono samples at the encoder's rate, 24 kHz, floats of [samples] in -1..1.
     #[arg(long, value_name = "PCM.npy")]
     wav24k: Option<PathBuf>,
     /// Instead of AUDIO: mono samples as little-endian 32-bit floats without a header.
@@ -113,16 +118,7 @@ enum Source {
 pub(crate) fn run(args: &EmbedArgs, global: &GlobalArgs) -> Outcome {
     let input =
         Input::of(args).ok_or_else(|| Failure::usage("give AUDIO, --mel, --wav24k or --raw"))?;
-    if args
-        .embedding
-        .extension()
-        .is_none_or(|ending| ending != "npy")
-    {
-        return Err(Failure::usage(format!(
-            "{}: the ending must be .npy",
-            args.embedding.display()
-        )));
-    }
+    output::check_ending(&args.embedding, "npy")?;
     // The parser lets it pass beside another input, which excludes the one that it requires.
     if args.rate.is_some() && args.raw.is_none() {
         return Err(Failure::usage(
@@ -141,15 +137,13 @@ pub(crate) fn run(args: &EmbedArgs, global: &GlobalArgs) -> Outcome {
             let decoded = decode_file(path, &CLONE_LIMITS)?;
             channels = decoded.info.channels;
             warnings.clone_from(&decoded.warnings);
-            let sound = decoded.into_mono();
-            checked(path, &sound)?;
-            Some(sound)
+            Some(reference_of(decoded).with_context(|| path.display().to_string())?)
         }
         _ => None,
     };
     for warning in &warnings {
         output::note(
-            global.quiet,
+            false,
             format_args!("warning: {}: {warning}", path.display()),
         );
     }
@@ -245,9 +239,10 @@ fn read_mel(path: &Path, ecapa: &Ecapa) -> anyhow::Result<Source> {
         "{name}: {frames} mel frames are {seconds:.2} s; at least {MIN_SECONDS} s are needed, {least} frames"
     );
     let values = array.to_f32();
-    if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+    // No f32 has a logarithm beyond 89.
+    if let Some(at) = values.iter().position(|x| x.is_nan() || x.abs() > 104.0) {
         return Err(array
-            .element_error(at, values[at], "a finite logarithm")
+            .element_error(at, values[at], "the finite logarithm of a level")
             .into());
     }
     ensure!(
@@ -268,6 +263,15 @@ fn read_samples(path: &Path) -> anyhow::Result<Vec<f32>> {
         path.display()
     );
     let array = npy::read(path)?;
+    // How integers stand for levels is not said in the file.
+    ensure!(
+        matches!(
+            array.data(),
+            NpyData::F16(_) | NpyData::F32(_) | NpyData::F64(_)
+        ),
+        "{}: the samples are integers; expected float32 samples in -1..1, such as x / 32768 of 16-bit ones",
+        path.display()
+    );
     match array.shape() {
         &[_] | &[1, _] => Ok(array.to_f32()),
         _ => Err(array.shape_error("[samples], one channel").into()),

@@ -35,7 +35,7 @@ model's context end a speech that the model does not.
 Example:
   zonos prompt \"Hello, world.\" ids.npy --model zonos2
   zonos generate ids.npy codes.npy --model zonos2 --greedy --max-frames 400
-  zonos dac decode codes.npy hello.wav --model weights_44khz_8kbps.pth")]
+  zonos dac decode codes.npy hello.wav --model hub:descript/dac_44khz")]
 pub(crate) struct GenerateArgs {
     /// Prompt rows, [rows, 10] whole numbers, as `zonos prompt` writes them.
     #[arg(value_name = "IDS.npy")]

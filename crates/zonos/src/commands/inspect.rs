@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, inspect, plan};
 use zonos_dac::Dac;
-use zonos_ecapa::Ecapa;
+use zonos_ecapa::{Ecapa, EcapaConfig};
 use zonos2::Zonos2;
 
 use crate::args::GlobalArgs;
@@ -17,7 +17,8 @@ use crate::{output, weights};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Only headers are read, so a 15 GB file takes a moment. The last lines say which model the names
-belong to and what would not load, tensor by tensor. Exit code 1 when the model would not load.
+belong to and what would not load, tensor by tensor. Where they belong to none, the model that at least
+half of them fit is taken for meant. Exit code 1 when the model would not load.
 
 Examples:
   zonos inspect model.pth
@@ -37,8 +38,11 @@ pub(crate) struct InspectArgs {
 pub(crate) fn run(args: &InspectArgs, global: &GlobalArgs) -> Outcome {
     let checkpoint = weights::open(&args.checkpoint, global.quiet)?;
     let mut contents = inspect(&checkpoint, args.check)?;
-    let kind = contents.model;
-    let load = report(&checkpoint, kind);
+    let (kind, load) = match contents.model {
+        ModelKind::Unknown => closest(&checkpoint).unwrap_or((ModelKind::Unknown, Load::NoLoader)),
+        kind => (kind, report(&checkpoint, kind)),
+    };
+    contents.model = kind;
     if global.json {
         let mut value = serde_json::to_value(&contents)?;
         value["loads"] = json!(matches!(load, Load::Clean(_)));
@@ -95,14 +99,67 @@ enum Load {
     NoLoader,
 }
 
-fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
-    let result = match kind {
+/// The model that a checkpoint is closest to, and why it would not load as that: one tensor under another
+/// name may be what a model is told by. `None` where less than half of every model is there.
+fn closest(checkpoint: &Checkpoint) -> Option<(ModelKind, Load)> {
+    let candidates = [ModelKind::Zonos2, ModelKind::Dac, ModelKind::Ecapa];
+    let shares = candidates.into_iter().filter_map(|kind| {
+        let planned = planned(checkpoint, kind)?;
+        let (found, of) = match &planned {
+            Ok(report) => {
+                let bad =
+                    report.missing.len() + report.wrong_shape.len() + report.wrong_dtype.len();
+                (report.matched.len(), report.matched.len() + bad)
+            }
+            Err(_) => names_of(checkpoint, kind),
+        };
+        (of > 0 && 2 * found >= of).then_some((kind, planned, found, of))
+    });
+    let (kind, planned, found, of) = shares.max_by_key(|(_, _, found, _)| *found)?;
+    let load = match judged(planned) {
+        Load::Refused { line, table } => Load::Refused {
+            line: format!("{found} of {of} names match; {line}"),
+            table: format!("closest: {kind}, {found} of {of} names match\n{table}"),
+        },
+        other => other,
+    };
+    Some((kind, load))
+}
+
+/// How many of a model's names are there, and of how many, for a file that does not tell its sizes.
+fn names_of(checkpoint: &Checkpoint, kind: ModelKind) -> (usize, usize) {
+    if kind != ModelKind::Ecapa {
+        return (0, 0);
+    }
+    let specs = zonos_ecapa::tensor_specs(&EcapaConfig::released());
+    let is_there = |name: &str| {
+        let mut names = checkpoint.names();
+        names.any(|found| {
+            found
+                .strip_suffix(name)
+                .is_some_and(|front| front.is_empty() || front.ends_with('.'))
+        })
+    };
+    let found = specs.iter().filter(|spec| is_there(&spec.name)).count();
+    (found, specs.len())
+}
+
+/// What loading would report; `None` where no loader of this build knows the model.
+fn planned(checkpoint: &Checkpoint, kind: ModelKind) -> Option<anyhow::Result<LoadReport>> {
+    Some(match kind {
         ModelKind::Zonos2 => plan_backbone(checkpoint),
         ModelKind::Dac => Dac::check(checkpoint).map_err(anyhow::Error::from),
         ModelKind::Ecapa => Ecapa::check(checkpoint).map_err(anyhow::Error::from),
-        _ => return Load::NoLoader,
-    };
-    match result {
+        _ => return None,
+    })
+}
+
+fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {
+    planned(checkpoint, kind).map_or(Load::NoLoader, judged)
+}
+
+fn judged(planned: anyhow::Result<LoadReport>) -> Load {
+    match planned {
         Ok(report) if report.is_clean() => Load::Clean(Box::new(report)),
         Ok(mut report) => {
             let line = report.summary();

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, CommandFactory};
+use serde_json::json;
 
 use crate::args::{Cli, GlobalArgs};
 use crate::failure::Outcome;
@@ -26,9 +27,13 @@ pub(crate) fn run(args: &ManArgs, global: &GlobalArgs) -> Outcome {
     clap_mangen::generate_to(Cli::command(), staging.path())
         .with_context(|| format!("cannot write manual pages into {}", args.dir.display()))?;
     staging.commit()?;
-    output::note(
-        global.quiet,
-        format_args!("manual pages written to {}", args.dir.display()),
-    );
+    if global.json {
+        output::print_json(&json!({ "folder": args.dir.display().to_string() }))?;
+    } else {
+        output::note(
+            global.quiet,
+            format_args!("manual pages written to {}", args.dir.display()),
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

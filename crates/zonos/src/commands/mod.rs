@@ -14,6 +14,7 @@ pub(crate) mod prompt;
 pub(crate) mod tts;
 pub(crate) mod validate;
 pub(crate) mod voices;
+pub(crate) mod zac;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -48,6 +49,7 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Validate(args) => validate::run(args, global),
         Command::Voices(args) => voices::run(args, global),
         Command::Dac(args) => dac::run(args, global),
+        Command::Zac(args) => zac::run(args, global),
         Command::Audio(args) => audio::run(args, global),
         Command::Embed(args) => embed::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),

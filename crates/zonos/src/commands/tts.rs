@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+use zonos_audio::encode::AudioFormat;
 use zonos_audio::{AtomicFile, WavError, WavStream};
 use zonos_checkpoint::Checkpoint;
 use zonos_tts::demo::DemoCheckpoint;
@@ -32,9 +33,10 @@ use crate::weights::{self, Source};
 Examples:
   zonos tts \"Hello, world.\" -o hello.wav
       the built-in demo model: noise, but the whole way
-  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec weights_44khz_8kbps.pth
+  zonos tts \"Hello, world.\" -o hello.wav --model hub:Zyphra/ZONOS2 --codec hub:descript/dac_44khz
   zonos tts - -o talk.wav --model zonos2 --voice anna --clean-background < talk.txt
-  zonos tts \"Hello.\" -o hello.wav --model zonos2 --clone anna.mp3 --speaker-encoder ecapa/
+  zonos tts \"Hello.\" -o hello.wav --model zonos2 --clone anna.mp3 \\
+      --speaker-encoder hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B
       the voice of a recording; --save-speaker or `zonos voices add` keeps it
   zonos tts \"Live.\" -o - --model zonos2 | aplay
       WAV on stdout while it is generated; the header gives no length
@@ -42,7 +44,8 @@ Examples:
       the same seed, build and device give the same file
 
 Without --codec, the codec is taken from the model's folder: codec/, dac/, dac.safetensors, dac.pth,
-dac.bpk or weights_44khz_8kbps.pth. Without both, the demo model runs.
+dac.bpk, weights_44khz_8kbps.pth or weights_44khz_8kbps_0.0.1.pth. A folder given as --codec may also
+be a model's that holds one of these. Without both, the demo model runs.
 
 The text is spoken as it is: numbers and abbreviations are not written out. A text without letters
 and digits (\"...\", an emoji) is spoken too, within the length bound; one of white space, control
@@ -54,8 +57,8 @@ full. --max-frames is the caller's own choice: a speech that it ends exits with 
 pub(crate) struct TtsArgs {
     /// The text to speak; - reads it from stdin.
     text: OsString,
-    /// File to write, mono; its ending chooses the format: .flac, .opus or .ogg (Opus), .mp3 (builds
-    /// with --features mp3), .f32, .s16 or .raw; any other is 16-bit WAV. - streams WAV to stdout.
+    /// File to write, mono; its ending chooses the format: .wav (16 bits), .flac, .opus or .ogg (Opus),
+    /// .mp3 (builds with --features mp3), .f32, .s16 or .raw. - streams WAV to stdout.
     #[arg(long, short, value_name = "OUT.wav|-")]
     output: PathBuf,
     /// Also write the codec's codes as .npy, [frames, 9] <i4.
@@ -124,7 +127,10 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         output::check_file(path)?;
     }
     let target = Target::open(&args.output)?;
-    let format = output::sound_format(&args.output)?.unwrap_or_default();
+    let format = match &target {
+        Target::Stdout => AudioFormat::WavPcm16,
+        Target::File(path) => output::sound_only(path)?,
+    };
     // Stderr carries the report then, and nothing else.
     let reported = global.json && target == Target::Stdout;
     let quiet = global.quiet || reported;
@@ -155,14 +161,21 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     let (model, config) = weights::open_backbone(&reference, quiet)?;
     output::spares(&model, &reference, &outputs)?;
     let codec_reference = codec;
-    let codec = weights::open_codec(&codec_reference, quiet)?;
+    let codec = weights::find_codec(&codec_reference, quiet)?;
     output::spares(&codec, &codec_reference, &outputs)?;
     request.voice = voice.map(|voice| voice.load(&config)).transpose()?;
     let cloned = match &args.clone.clone {
-        Some(recording) => Some(clone_voice(args, recording, &reference, &config, quiet)?),
+        Some(recording) => {
+            let wanted = Wanted {
+                model: &reference,
+                config: &config,
+                outputs: &outputs,
+            };
+            Some(clone_voice(args, recording, &wanted, quiet, reported)?)
+        }
         None => None,
     };
-    if let Some(voice) = &cloned {
+    if let Some((voice, _)) = &cloned {
         request.voice = Some(Speaker {
             position: args.voice.speaker_pos as usize,
             ..voice.speaker()
@@ -200,14 +213,23 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     if let Some(path) = &args.codes {
         written.push(speech.codes.stage_npy(path)?);
     }
-    if let (Some(voice), Some(path)) = (&cloned, saved) {
+    if let (Some((voice, _)), Some(path)) = (&cloned, saved) {
         written.push(voice.stage(path)?);
     }
     interrupt::check()?;
     AtomicFile::commit_all(written)?;
     drop(stepping);
 
-    report(args, global, &tts, &plan, &speech, &target, loaded)?;
+    let warnings = cloned.map(|(_, warnings)| warnings).unwrap_or_default();
+    let run = Run {
+        tts: &tts,
+        plan: &plan,
+        speech: &speech,
+        target: &target,
+        loaded,
+        warnings: &warnings,
+    };
+    report(args, global, &run)?;
     Ok(if speech.was_cut_short() {
         ExitCode::from(CUT_SHORT)
     } else {
@@ -215,21 +237,32 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     })
 }
 
-/// The voice of `--clone`, made before the backbone's weights are read. Refused are, in this order, a
-/// model that takes no voice, an encoder of another width, and a recording that makes none.
+/// What a voice is cloned for.
+struct Wanted<'a> {
+    /// The backbone, as it was named.
+    model: &'a str,
+    config: &'a Zonos2Config,
+    /// Files that will be written.
+    outputs: &'a [(&'a str, &'a Path)],
+}
+
+/// The voice of `--clone`, made before the backbone's weights are read, and warnings about the file.
+/// Refused are, in this order, a model that takes no voice, an encoder that an output would overwrite,
+/// one of another width, and a recording that makes none.
 fn clone_voice(
     args: &TtsArgs,
     recording: &Path,
-    model: &str,
-    config: &Zonos2Config,
+    wanted: &Wanted<'_>,
     quiet: bool,
-) -> Result<Voice, Failure> {
-    takes_voices(config)?;
+    reported: bool,
+) -> Result<(Voice, Vec<String>), Failure> {
+    takes_voices(wanted.config)?;
     let given = args.clone.speaker_encoder.as_deref();
-    let encoder = cloning::find_encoder(given, Some(model), recording)?;
-    let encoder = cloning::open_encoder(&encoder, &args.device.open()?, quiet)?;
-    encoder.check(config.speaker_embedding_dim)?;
-    cloning::clone_file(&encoder, recording, quiet)
+    let encoder = cloning::find_encoder(given, Some(wanted.model), recording)?;
+    let device = args.device.open()?;
+    let encoder = cloning::open_encoder(&encoder, wanted.outputs, &device, quiet)?;
+    encoder.check(wanted.config.speaker_embedding_dim)?;
+    cloning::clone_file(&encoder, recording, reported)
 }
 
 fn path(path: &Path) -> String {
@@ -312,15 +345,27 @@ pub(crate) fn refused(error: TtsError) -> Failure {
     }
 }
 
-fn report(
-    args: &TtsArgs,
-    global: &GlobalArgs,
-    tts: &Tts,
-    plan: &Plan,
-    speech: &Speech,
-    target: &Target,
+/// What ran, for the report.
+struct Run<'a> {
+    tts: &'a Tts,
+    plan: &'a Plan,
+    speech: &'a Speech,
+    target: &'a Target,
+    /// Time until the models were there.
     loaded: Duration,
-) -> Result<(), Failure> {
+    /// What was odd about the recording.
+    warnings: &'a [String],
+}
+
+fn report(args: &TtsArgs, global: &GlobalArgs, run: &Run<'_>) -> Result<(), Failure> {
+    let Run {
+        tts,
+        plan,
+        speech,
+        target,
+        loaded,
+        warnings,
+    } = *run;
     let seconds = speech.waveform.samples().len() as f64 / f64::from(tts.sample_rate());
     // The report on stderr stands alone there; it has "ended_by".
     if let Some(line) = ending(speech, plan)
@@ -347,6 +392,7 @@ fn report(
             "greedy": args.sampling.greedy,
             "ended_by": speech.ended_by(),
             "cut_short": speech.was_cut_short(),
+            "warnings": warnings,
             "text_bytes": plan.text_bytes(),
             "prompt_rows": speech.prompt_rows,
             "generated_rows": speech.frames,

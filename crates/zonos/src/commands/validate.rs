@@ -97,7 +97,8 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(path: &std::path::Path, shape: &[usize], data: TensorData) -> anyhow::Result<()> {
+/// Writes a tensor as `.npy`, floats as `<f4` and integers as `<i4`.
+pub(crate) fn write(path: &std::path::Path, shape: &[usize], data: TensorData) -> anyhow::Result<()> {
     let failed = || format!("cannot convert the tensor for {}", path.display());
     if data.dtype().is_float() {
         let values: Vec<f32> = data

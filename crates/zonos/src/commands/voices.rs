@@ -18,7 +18,8 @@ A voice is a file NAME.safetensors in the folder: the speaker vector, and where 
 ASCII: a letter or digit, then letters, digits, '-', '_' and '.', at most 64 characters.
 
 Examples:
-  zonos voices add anna anna.mp3 --speaker-encoder hub:owner/encoder
+  zonos voices add anna anna.mp3 \\
+      --speaker-encoder hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B
   zonos voices add ben emb.npy
   zonos voices list
   zonos voices blend anna ben --t 0.3 -o between
@@ -35,6 +36,10 @@ enum VoicesCommand {
     /// Keep the voice of a recording, or a speaker vector, under a name.
     Add(AddArgs),
     /// List the voices and where they came from.
+    #[command(after_help = "\
+Examples:
+  zonos voices list
+  zonos voices list --json | jq '.voices[].name'")]
     List,
     /// Remove a voice.
     Remove(RemoveArgs),
@@ -50,7 +55,8 @@ damaged sound is refused with the reason. A speaker vector is taken as it is: a 
 .safetensors, .npy or .npz, [D], or [N, D] to average.
 
 Examples:
-  zonos voices add anna anna.mp3 --speaker-encoder encoder/
+  zonos voices add anna anna.mp3 \\
+      --speaker-encoder hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B
   zonos voices add ben emb.npy --force")]
 struct AddArgs {
     /// Name to keep it under.
@@ -72,6 +78,9 @@ struct AddArgs {
 
 /// Arguments of `zonos voices remove`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  zonos voices remove anna")]
 struct RemoveArgs {
     /// Name of the voice.
     name: String,
@@ -120,6 +129,7 @@ fn add(args: &VoicesArgs, add: &AddArgs, global: &GlobalArgs) -> Outcome {
     // Before any work is done for a name that is taken.
     store.free(&name, add.force).map_err(stored)?;
     let vector = VoiceFormat::of(&add.file)?.is_some();
+    let mut warnings = Vec::new();
     let voice = match (vector, &add.speaker_encoder) {
         (true, None) => Voice::import(&add.file)?,
         (true, Some(_)) => {
@@ -131,12 +141,16 @@ fn add(args: &VoicesArgs, add: &AddArgs, global: &GlobalArgs) -> Outcome {
         (false, given) => {
             let device = add.device.open()?;
             let encoder = cloning::find_encoder(given.as_deref(), None, &add.file)?;
-            let encoder = cloning::open_encoder(&encoder, &device, global.quiet)?;
-            cloning::clone_file(&encoder, &add.file, global.quiet)?
+            let kept = store.path(&name);
+            let outputs = [("the file of the voice", kept.as_path())];
+            let encoder = cloning::open_encoder(&encoder, &outputs, &device, global.quiet)?;
+            let (voice, odd) = cloning::clone_file(&encoder, &add.file, false)?;
+            warnings = odd;
+            voice
         }
     };
     let path = store.add(&name, &voice, add.force).map_err(stored)?;
-    say(&name, &path, &voice, global)
+    say(&name, &path, &voice, &warnings, global)
 }
 
 fn blend(args: &VoicesArgs, blend: &BlendArgs, global: &GlobalArgs) -> Outcome {
@@ -149,24 +163,32 @@ fn blend(args: &VoicesArgs, blend: &BlendArgs, global: &GlobalArgs) -> Outcome {
         let voice = store.get(name).map_err(stored)?;
         Ok(voice.provenance().model.clone())
     };
+    let mut warnings = Vec::new();
     if let (Some(a), Some(b)) = (encoder(&from)?, encoder(&to)?)
         && a != b
     {
-        output::note(
-            global.quiet,
-            format_args!(
-                "warning: {from} was made by the encoder {a}, {to} by {b}; a blend of two encoders' vectors means little"
-            ),
+        let warning = format!(
+            "{from} was made by the encoder {a}, {to} by {b}; a blend of two encoders' vectors means little"
         );
+        output::note(false, format_args!("warning: {warning}"));
+        warnings.push(warning);
     }
     let path = store.add(&name, &voice, blend.force).map_err(stored)?;
-    say(&name, &path, &voice, global)
+    say(&name, &path, &voice, &warnings, global)
 }
 
 /// Tells what was kept.
-fn say(name: &VoiceName, path: &Path, voice: &Voice, global: &GlobalArgs) -> Outcome {
+fn say(
+    name: &VoiceName,
+    path: &Path,
+    voice: &Voice,
+    warnings: &[String],
+    global: &GlobalArgs,
+) -> Outcome {
     if global.json {
-        output::print_json(&described(name, path, Ok(voice)))?;
+        let mut value = described(name, path, Ok(voice));
+        value["warnings"] = json!(warnings);
+        output::print_json(&value)?;
     } else {
         output::note(
             global.quiet,

@@ -22,12 +22,12 @@ use crate::{output, weights};
 /// Arguments of `zonos dac encode`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-AUDIO may be WAV, FLAC, MP3, Ogg, Opus, M4A or AIFF, of any rate; channels are averaged. Its end is
+AUDIO may be any sound file that `zonos audio --help` lists, of any rate; channels are averaged. Its end is
 filled up with silence to a whole frame.
 
 Examples:
-  zonos dac encode speech.flac codes.npy --model weights_44khz_8kbps.pth
-  zonos dac encode speech.mp3 codes.npy --model weights_44khz_8kbps.pth --codebooks 4
+  zonos dac encode speech.flac codes.npy --model hub:descript/dac_44khz
+  zonos dac encode speech.mp3 codes.npy --model hub:descript/dac_44khz --codebooks 4
       fewer codes a frame: fewer bits, less quality")]
 pub(super) struct EncodeArgs {
     /// Audio to encode.
@@ -51,9 +51,9 @@ Prints the ratio of signal to noise, noise being the difference, and the levels 
 low ratio does not mean a bad codec: it keeps what is heard, not the waveform.
 
 Example:
-  zonos dac roundtrip speech.wav again.wav --model weights_44khz_8kbps.pth --plot spectra.png")]
+  zonos dac roundtrip speech.wav again.wav --model hub:descript/dac_44khz --plot spectra.png")]
 pub(super) struct RoundtripArgs {
-    /// Audio to encode: WAV, FLAC, MP3, Ogg, Opus, M4A or AIFF.
+    /// Audio to encode: any sound file that `zonos audio --help` lists.
     #[arg(value_name = "AUDIO")]
     audio: PathBuf,
     /// File to write: .npy (float32 samples), .wav, .flac, .opus or .ogg (Opus), .mp3 (builds with
@@ -86,11 +86,11 @@ impl CodebookArgs {
 }
 
 /// Reads audio and mixes it down; what was odd about the file is said on stderr.
-fn read(path: &Path, quiet: bool) -> Result<Waveform, Failure> {
+fn read(path: &Path) -> Result<Waveform, Failure> {
     let decoded = decode_file(path, &DecodeLimits::default())?;
     for warning in &decoded.warnings {
         let name = path.display();
-        output::note(quiet, format_args!("warning: {name}: {warning}"));
+        output::note(false, format_args!("warning: {name}: {warning}"));
     }
     Ok(decoded.to_mono())
 }
@@ -174,9 +174,10 @@ fn frame_seconds(codec: &Dac) -> f64 {
 pub(super) fn encode(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::distinct(&[("AUDIO", &args.audio), ("CODES.npy", &args.output)])?;
+    output::check_ending(&args.output, "npy")?;
     output::check_file(&args.output)?;
     // The audio is read first: a wrong file is found before the weights are.
-    let audio = read(&args.audio, global.quiet)?;
+    let audio = read(&args.audio)?;
     let codebooks = args.codebooks.count();
     let outputs: [(&str, &Path); 1] = [("CODES.npy", &args.output)];
     let checkpoint = open(&args.model, codebooks, &outputs, global.quiet)?;
@@ -225,10 +226,13 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     let mut files: Vec<(&str, &Path)> = vec![("AUDIO", &args.audio)];
     files.extend(&outputs);
     output::distinct(&files)?;
+    if let Some(plot) = &args.plot {
+        output::check_ending(plot, "png")?;
+    }
     for (_, path) in &outputs {
         output::check_file(path)?;
     }
-    let audio = read(&args.audio, global.quiet)?;
+    let audio = read(&args.audio)?;
     let codebooks = args.codebooks.count();
     let checkpoint = open(&args.model, codebooks, &outputs, global.quiet)?;
     let codec = load(&checkpoint, &device)?;
@@ -311,7 +315,7 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
 }
 
 /// Spectrograms of both, one above the other.
-fn draw(
+pub(crate) fn draw(
     path: &Path,
     audio: &Path,
     before: &Waveform,
@@ -322,7 +326,7 @@ fn draw(
     Ok(plot::before_after(&name, before, after).stage(path)?)
 }
 
-fn levels(levels: &Levels) -> String {
+pub(crate) fn levels(levels: &Levels) -> String {
     format!(
         "peak {:.2} dBFS, RMS {:.2} dBFS, {} samples at full scale",
         levels.peak_dbfs(),
@@ -331,7 +335,7 @@ fn levels(levels: &Levels) -> String {
     )
 }
 
-fn levels_json(levels: &Levels) -> serde_json::Value {
+pub(crate) fn levels_json(levels: &Levels) -> serde_json::Value {
     let finite = |x: f32| x.is_finite().then_some(x);
     json!({
         "peak": levels.peak,
