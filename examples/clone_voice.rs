@@ -1,8 +1,8 @@
 //! Speaks a text in the voice of a recording, and keeps the voice.
 //!
 //! ```text
-//! cargo run --release --example clone_voice -- voice.mp3 SPEAKER_ENCODER
-//! cargo run --release --example clone_voice -- voice.mp3 SPEAKER_ENCODER "Hello." hello.wav MODEL CODEC
+//! cargo run --release -p zonos-examples --example clone_voice -- voice.mp3 SPEAKER_ENCODER
+//! cargo run --release -p zonos-examples --example clone_voice -- voice.mp3 SPEAKER_ENCODER "Hello." hello.wav MODEL CODEC
 //! ```
 //!
 //! Without a model and a codec the built-in demo model speaks, which makes noise in any voice.

@@ -1,8 +1,8 @@
 //! Encodes a recording into codes, decodes them again, and says how much is left.
 //!
 //! ```text
-//! cargo run --release --example codec_roundtrip
-//! cargo run --release --example codec_roundtrip -- speech.flac again.wav dac.safetensors
+//! cargo run --release -p zonos-examples --example codec_roundtrip
+//! cargo run --release -p zonos-examples --example codec_roundtrip -- speech.flac again.wav dac.safetensors
 //! ```
 //!
 //! Without arguments, a chord goes through the built-in demo codec, whose random weights make noise

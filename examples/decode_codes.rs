@@ -1,8 +1,8 @@
 //! Decodes codec codes into a WAV file, block by block, as a stream would.
 //!
 //! ```text
-//! cargo run --release --example decode_codes
-//! cargo run --release --example decode_codes -- codes.npy out.wav dac.safetensors
+//! cargo run --release -p zonos-examples --example decode_codes
+//! cargo run --release -p zonos-examples --example decode_codes -- codes.npy out.wav dac.safetensors
 //! ```
 //!
 //! Without arguments, codes made up on the spot go through the built-in demo codec.

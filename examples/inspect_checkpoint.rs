@@ -1,8 +1,8 @@
 //! Lists the tensors of a checkpoint. Only headers are read, whatever the size of the file.
 //!
 //! ```text
-//! cargo run --release --example inspect_checkpoint
-//! cargo run --release --example inspect_checkpoint -- model.pth
+//! cargo run --release -p zonos-examples --example inspect_checkpoint
+//! cargo run --release -p zonos-examples --example inspect_checkpoint -- model.pth
 //! ```
 
 use zonos::{Checkpoint, demo::DemoCheckpoint};

@@ -1,8 +1,8 @@
 //! Speaks a text into a WAV file.
 //!
 //! ```text
-//! cargo run --release --example text_to_wav
-//! cargo run --release --example text_to_wav -- "Hello, world." hello.wav MODEL CODEC
+//! cargo run --release -p zonos-examples --example text_to_wav
+//! cargo run --release -p zonos-examples --example text_to_wav -- "Hello, world." hello.wav MODEL CODEC
 //! ```
 //!
 //! Without a model and a codec the built-in demo model speaks, which makes noise.
