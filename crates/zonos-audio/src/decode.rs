@@ -14,7 +14,7 @@
 //!
 //! Nothing is reserved on the word of a header. [`DecodeLimits`] bound what is read and what comes
 //! out of it, the latter while decoding, so that an hour of silence in a kilobyte stops early. A file
-//! that is cut short gives what is there, with a warning.
+//! that is cut short, or whose header promises more than it holds, gives what is there, with a warning.
 //!
 //! ```
 //! use zonos_audio::decode::{DecodeLimits, decode_bytes};
@@ -32,6 +32,7 @@
 
 mod adpcm;
 mod aiff;
+mod caf;
 mod error;
 mod g711;
 mod matroska;
@@ -57,8 +58,13 @@ use sniff::Kind;
 use source::Source;
 
 /// Codecs that are read, and the containers they are read in, for messages and documents.
-pub const SUPPORTED: &str = "PCM, float, A-law, mu-law (WAV, AIFF), ADPCM (WAV), FLAC (FLAC, Ogg), \
-ALAC (MP4, CAF), MP3 (MPEG audio, MP4), AAC-LC (ADTS, MP4), Vorbis (Ogg, WebM), Opus (Ogg, WebM, MP4)";
+pub const SUPPORTED: &str = "PCM, float, A-law, mu-law (WAV, AIFF, CAF, MP4, Matroska), ADPCM (WAV), \
+FLAC (FLAC, Ogg, MP4, Matroska), ALAC (MP4, CAF), MP3 and MPEG layers I and II (MPEG audio, MP4), \
+AAC-LC (ADTS, MP4, Matroska), Vorbis (Ogg, WebM), Opus (Ogg, WebM, MP4)";
+
+/// Bytes for a second of sound that a file may well have: no codec of speech takes fewer. A length
+/// that goes with that is believed before anything is decoded; a longer one is only a claim.
+const LEAST_BYTES_A_SECOND: f64 = 500.0;
 
 /// Sample rates that are believed, in Hz.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
@@ -261,8 +267,15 @@ fn probe(source: Source) -> Result<AudioInfo, Problem> {
 }
 
 fn decode(source: Source, limits: &DecodeLimits) -> Result<Decoded, Problem> {
+    let bytes = source.len() as f64;
     let mut reader = open(source)?;
-    let mut sink = Sink::new(reader.info(), *limits)?;
+    let info = reader.info();
+    let mut sink = Sink::new(info, *limits);
+    if let (Some(frames), Some(seconds)) = (info.frames, info.seconds())
+        && seconds * LEAST_BYTES_A_SECOND <= bytes
+    {
+        sink.check(frames)?;
+    }
     let ended = reader.decode(&mut sink);
     if sink.frames() == 0 {
         ended?;

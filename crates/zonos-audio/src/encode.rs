@@ -115,6 +115,36 @@ impl AudioFormat {
         self != Self::Mp3 || cfg!(feature = "mp3")
     }
 
+    /// Highest sample rate that can be written, in Hz. For FLAC that is what the encoder takes.
+    pub fn max_rate(self) -> u32 {
+        match self {
+            Self::Flac => flac::MAX_RATE,
+            _ => MAX_RATE,
+        }
+    }
+
+    /// Most channels that can be written.
+    pub fn max_channels(self) -> usize {
+        match self {
+            Self::WavPcm16 | Self::WavF32 | Self::RawS16 | Self::RawF32 => 64,
+            Self::Flac => 8,
+            Self::Mp3 | Self::OggOpus => 2,
+        }
+    }
+
+    /// The sample rate that a file gets for sound of `rate` Hz: Opus has one of its own, MP3 the next of
+    /// its nine that holds everything, or the highest.
+    pub fn written_rate(self, rate: u32) -> u32 {
+        const MP3: [u32; 9] = [
+            8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000,
+        ];
+        match self {
+            Self::OggOpus => 48_000,
+            Self::Mp3 => MP3.into_iter().find(|&held| held >= rate).unwrap_or(48_000),
+            _ => rate,
+        }
+    }
+
     /// Whether samples are stored as 16-bit integers.
     fn is_pcm16(self) -> bool {
         matches!(self, Self::WavPcm16 | Self::Flac | Self::RawS16)
@@ -273,17 +303,20 @@ impl Sound<'_> {
 
     fn check(&self) -> Result<(), EncodeError> {
         let count = self.channels.len();
-        let (most, bytes) = match self.format {
-            AudioFormat::WavPcm16 | AudioFormat::RawS16 => (64, 2),
-            AudioFormat::WavF32 | AudioFormat::RawF32 => (64, 4),
-            AudioFormat::Flac => (8, 2),
-            AudioFormat::Mp3 | AudioFormat::OggOpus => (2, 0),
+        let bytes = match self.format {
+            AudioFormat::WavPcm16 | AudioFormat::RawS16 | AudioFormat::Flac => 2,
+            AudioFormat::WavF32 | AudioFormat::RawF32 => 4,
+            AudioFormat::Mp3 | AudioFormat::OggOpus => 0,
         };
+        let (most, fastest) = (self.format.max_channels(), self.format.max_rate());
         if !(1..=most).contains(&count) {
             return Err(self.cannot(format!("{count} channels; expected 1 to {most}")));
         }
-        if !(1..=MAX_RATE).contains(&self.sample_rate) {
-            return Err(self.cannot(format!("a sample rate of {} Hz", self.sample_rate)));
+        if !(1..=fastest).contains(&self.sample_rate) {
+            return Err(self.cannot(format!(
+                "a sample rate of {} Hz; expected 1 to {fastest} Hz",
+                self.sample_rate
+            )));
         }
         let frames = self.frames();
         if self.channels.iter().any(|c| c.len() != frames) {

@@ -4,6 +4,7 @@
 //! Quiet speech is one: loudness is no reason to refuse a recording.
 
 use crate::Waveform;
+use crate::decode::Decoded;
 
 /// Shortest reference, in seconds. A voice takes several; below this there is not even a word.
 pub const MIN_SECONDS: f64 = 0.3;
@@ -12,6 +13,11 @@ pub const MIN_SECONDS: f64 = 0.3;
 /// a 16-bit file. The noise of a muted 16-bit input stays below it; speech at -55 dBFS lies 30 times
 /// above.
 pub const MIN_RANGE: f32 = 2e-4;
+
+/// Largest magnitude of a sample, 1 being full scale: 60 dB above it. Files of floats may well exceed full
+/// scale; what exceeds it by more is damage, or integers that were stored as floats, and no voice comes
+/// of either.
+pub const MAX_PEAK: f32 = 1e3;
 
 /// Why a recording is no reference for a voice. Each message says what was found and what is needed.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -31,24 +37,48 @@ pub enum ReferenceError {
     },
     /// Shorter than [`MIN_SECONDS`].
     #[error(
-        "the reference audio lasts {seconds:.2} s; at least {MIN_SECONDS} s are needed, and several seconds of speech are better"
+        "the reference audio lasts {} s; at least {MIN_SECONDS} s are needed, and several seconds of speech are better",
+        // Down, so that what is too short never reads as long enough.
+        (seconds * 1e4).floor() / 1e4
     )]
     TooShort {
         /// Its length.
         seconds: f64,
     },
-    /// Nothing to hear: a range below [`MIN_RANGE`].
+    /// A magnitude above [`MAX_PEAK`].
     #[error(
-        "the reference audio is silent (its samples span {range:.1e}; at least {MIN_RANGE:.1e} is needed); record speech, however quiet"
+        "the reference audio is too loud: it peaks at {peak:.1e}, {:.0} dB above full scale, which is 1; bring its samples to -1..1",
+        20.0 * peak.log10()
     )]
+    TooLoud {
+        /// The largest magnitude.
+        peak: f32,
+    },
+    /// Nothing to hear: a range below [`MIN_RANGE`].
+    #[error("the reference audio is silent ({}); record speech, however quiet", span(*range))]
     Silent {
         /// From the lowest to the highest sample.
         range: f32,
     },
+    /// Channels that are each other's opposite, so that their mean is silent.
+    #[error(
+        "the {channels} channels of the reference audio cancel each other, so that their mean is silent (one of them is turned upside down); give a file of one of them"
+    )]
+    Cancels {
+        /// How many.
+        channels: usize,
+    },
 }
 
-/// Refuses audio that makes no voice: NaN or infinite samples, less than [`MIN_SECONDS`], silence (a
-/// constant is silence too). Everything else is accepted, quiet speech included.
+fn span(range: f32) -> String {
+    if range == 0.0 {
+        return "all its samples are the same".to_owned();
+    }
+    format!("its samples span {range:.1e}; at least {MIN_RANGE:.1e} is needed")
+}
+
+/// Refuses audio that makes no voice: NaN or infinite samples, less than [`MIN_SECONDS`], levels beyond
+/// [`MAX_PEAK`], silence (a constant is silence too). Everything else is accepted, quiet speech included.
 ///
 /// ```
 /// use zonos_audio::{Waveform, reference::check_reference};
@@ -76,16 +106,46 @@ pub fn check_reference(audio: &Waveform) -> Result<(), ReferenceError> {
     if (samples.len() as f64) < (MIN_SECONDS * rate).floor() {
         return Err(ReferenceError::TooShort { seconds });
     }
-    let (low, high) = samples
-        .iter()
-        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), &x| {
-            (low.min(x), high.max(x))
-        });
+    let (low, high) = extremes(samples);
+    let peak = high.max(-low);
+    if peak > MAX_PEAK {
+        return Err(ReferenceError::TooLoud { peak });
+    }
     let range = high - low;
     if range < MIN_RANGE {
         return Err(ReferenceError::Silent { range });
     }
     Ok(())
+}
+
+/// The mean of a file's channels, as a reference that [`check_reference`] accepts.
+///
+/// # Errors
+/// As [`check_reference`]; where the mean is silent and a channel is not, [`ReferenceError::Cancels`].
+pub fn reference_of(decoded: Decoded) -> Result<Waveform, ReferenceError> {
+    let mono = decoded.to_mono();
+    match check_reference(&mono) {
+        Ok(()) => Ok(mono),
+        Err(ReferenceError::Silent { .. }) if decoded.channels.iter().any(|c| is_heard(c)) => {
+            Err(ReferenceError::Cancels {
+                channels: decoded.channels.len(),
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn is_heard(samples: &[f32]) -> bool {
+    let (low, high) = extremes(samples);
+    high - low >= MIN_RANGE
+}
+
+/// The lowest and the highest sample.
+fn extremes(samples: &[f32]) -> (f32, f32) {
+    let ends = (f32::INFINITY, f32::NEG_INFINITY);
+    samples
+        .iter()
+        .fold(ends, |(low, high), &x| (low.min(x), high.max(x)))
 }
 
 #[cfg(test)]
@@ -129,18 +189,57 @@ mod tests {
     }
 
     #[test]
+    fn channels_that_cancel_are_not_called_silent() {
+        let left = noise(-20.0, 80_000);
+        let file = |right: Vec<f32>| Decoded {
+            info: crate::decode::AudioInfo {
+                container: "WAV",
+                codec: "PCM",
+                sample_rate: 16_000,
+                channels: 2,
+                bits_per_sample: None,
+                frames: Some(80_000),
+            },
+            channels: vec![left.clone(), right],
+            warnings: Vec::new(),
+        };
+        let opposite = left.iter().map(|x| -x).collect();
+        let error = reference_of(file(opposite)).unwrap_err();
+        assert_eq!(error, ReferenceError::Cancels { channels: 2 });
+        let half: Vec<f32> = left.iter().map(|x| x / 2.0).collect();
+        assert_eq!(
+            reference_of(file(vec![0.0; 80_000])).unwrap().samples(),
+            half
+        );
+        let mut silent = file(vec![0.0; 80_000]);
+        silent.channels[0].fill(0.0);
+        let text = reference_of(silent).unwrap_err().to_string();
+        assert!(text.contains("all its samples are the same"), "{text}");
+    }
+
+    #[test]
     fn short_clips_and_no_numbers_are_refused_with_the_reason() {
         for len in [0, 1, 160, 4799] {
             let error = check(noise(-20.0, len)).unwrap_err();
             assert!(matches!(error, ReferenceError::TooShort { .. }), "{len}");
             assert!(error.to_string().contains("0.3 s"), "{error}");
         }
+        // One sample short of it.
+        let text = check(noise(-20.0, 4799)).unwrap_err().to_string();
+        assert!(text.contains("lasts 0.2999 s"), "{text}");
         for bad in [f32::NAN, f32::INFINITY] {
             let mut samples = noise(-20.0, 80_000);
             samples[40_000] = bad;
             let error = check(samples).unwrap_err();
             assert!(matches!(error, ReferenceError::NotFinite { count: 1, .. }));
             assert!(error.to_string().contains("2.50 s"), "{error}");
+        }
+        for peak in [2e3, 1e19, 3e38] {
+            let quiet = noise(0.0, 80_000).into_iter();
+            let loud = quiet.map(|x| (x * peak).clamp(-peak, peak)).collect();
+            let error = check(loud).unwrap_err();
+            assert!(matches!(error, ReferenceError::TooLoud { .. }), "{error}");
+            assert!(error.to_string().contains("above full scale"), "{error}");
         }
         let no_rate = Waveform::new(vec![0.5; 10], 0);
         assert_eq!(check_reference(&no_rate), Err(ReferenceError::NoRate));

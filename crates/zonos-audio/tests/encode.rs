@@ -289,6 +289,11 @@ fn what_a_format_cannot_hold() {
             }
         ));
     }
+    let text = refused(std::slice::from_ref(&one), 96_001, AudioFormat::Flac).to_string();
+    assert!(text.contains("96001 Hz; expected 1 to 96000 Hz"), "{text}");
+    assert_eq!(AudioFormat::OggOpus.written_rate(384_000), 48_000);
+    assert_eq!(AudioFormat::Mp3.written_rate(11_026), 12_000);
+    assert_eq!(AudioFormat::Flac.written_rate(11_026), 11_026);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!(AudioFormat::from_path("a.m4a"), None);
     assert_eq!(AudioFormat::from_path("wav"), None);

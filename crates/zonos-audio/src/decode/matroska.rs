@@ -8,6 +8,9 @@ use super::source::Source;
 /// Elements that are looked at: some hours of blocks.
 const MAX_ELEMENTS: usize = 1 << 22;
 
+/// Tracks that a file may have. Each block looks for its own among them.
+const MAX_TRACKS: usize = 128;
+
 #[derive(Debug, Default)]
 pub(super) struct Track {
     pub(super) number: u64,
@@ -58,6 +61,11 @@ pub(super) fn scan(source: &mut Source) -> Result<Segment, Problem> {
             // EBML, Segment, Tracks, Cluster, BlockGroup.
             0x1a45_dfa3 | 0x1853_8067 | 0x1654_ae6b | 0x1f43_b675 | 0xa0 => body,
             0xae => {
+                if segment.tracks.len() == MAX_TRACKS {
+                    return Err(Problem::damaged(format!(
+                        "it has more than {MAX_TRACKS} tracks"
+                    )));
+                }
                 segment.tracks.push(Track::default());
                 body
             }
@@ -182,6 +190,18 @@ mod tests {
         assert_eq!((track.delay, track.padding), (6_500_000, 0));
         file.extend(group(&[0x01, 0x00]));
         assert_eq!(scanned(&file).track(1).unwrap().padding, 256);
+    }
+
+    #[test]
+    fn too_many_tracks_are_refused() {
+        let mut file = element(&[0x1a, 0x45, 0xdf, 0xa3], &element(&[0x42, 0x82], b"webm"));
+        file.extend([0x18, 0x53, 0x80, 0x67, 0xff, 0x16, 0x54, 0xae, 0x6b, 0xff]);
+        file.extend(element(&[0xae], &[]).repeat(MAX_TRACKS));
+        let scanned = |file: &[u8]| scan(&mut Source::memory(file.to_vec(), u64::MAX).unwrap());
+        assert_eq!(scanned(&file).unwrap().tracks.len(), MAX_TRACKS);
+        file.extend(element(&[0xae], &[]));
+        let text = scanned(&file).unwrap_err().to_string();
+        assert!(text.contains("more than 128 tracks"), "{text}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::sink::Sink;
 use super::sniff::Container;
 use super::source::Source;
 use super::wav::cut_short;
-use super::{AudioInfo, Problem, Reader, matroska, mp4};
+use super::{AudioInfo, Problem, Reader, caf, matroska, mp4};
 
 /// Packets in a row that may give nothing: damaged ones, or those of a hostile index.
 const MAX_BARREN: u32 = 4096;
@@ -36,6 +36,7 @@ enum Index {
     None,
     Mp4(mp4::Movie),
     Matroska(matroska::Segment),
+    Caf(caf::Layout),
 }
 
 enum Codec {
@@ -65,6 +66,8 @@ pub(super) struct Packets {
     ended: bool,
     /// Whether the end of the file is the end of the sound, wherever it comes.
     live: bool,
+    /// Whether the file ends before the sound that its header tells.
+    short: bool,
     /// Tracks with sound.
     audio_tracks: usize,
     budget: Budget,
@@ -82,6 +85,7 @@ impl Packets {
         let index = match container {
             Container::Mp4 => Index::Mp4(mp4::scan(&mut source)?),
             Container::Matroska => Index::Matroska(matroska::scan(&mut source)?),
+            Container::Caf => Index::Caf(caf::scan(&mut source)?),
             _ => Index::None,
         };
         index.check()?;
@@ -128,7 +132,7 @@ impl Packets {
             sample_rate,
             channels,
             bits_per_sample: match params.codec {
-                CODEC_ID_FLAC | CODEC_ID_ALAC => params.bits_per_sample,
+                CODEC_ID_FLAC | CODEC_ID_ALAC => params.bits_per_sample.filter(|&bits| bits > 0),
                 _ => None,
             },
             frames: None,
@@ -146,6 +150,7 @@ impl Packets {
             total: None,
             ended: true,
             live: matches!(index, Index::Matroska(segment) if segment.live),
+            short: matches!(index, Index::Caf(layout) if layout.short),
             audio_tracks,
             budget,
             damaged,
@@ -224,7 +229,13 @@ impl Codec {
             (_, CODEC_ID_MP3) => "MP3",
             (_, CODEC_ID_AAC) => "AAC",
             (_, CODEC_ID_VORBIS) => "Vorbis",
-            (Self::Symphonia(decoder), _) => decoder.codec_info().short_name,
+            (Self::Symphonia(decoder), _) => match decoder.codec_info().short_name {
+                "pcm_alaw" => "A-law",
+                "pcm_mulaw" => "mu-law",
+                name if name.starts_with("pcm_f") => "float PCM",
+                name if name.starts_with("pcm_") => "PCM",
+                name => name,
+            },
         }
     }
 }
@@ -258,6 +269,7 @@ impl Index {
                 let track = segment.tracks.iter().find(|t| t.kind == 2)?;
                 Some(matroska::codec_name(&track.codec))
             }
+            Self::Caf(layout) => Some(caf::codec_name(layout.codec)),
         }
     }
 
@@ -568,6 +580,16 @@ impl Packets {
             // More than the tag promises: files were joined, and the tag is of the first one.
             (Container::Mpeg, Some(total)) if count > total => {}
             _ => sink.drop_last(self.padding),
+        }
+        // An edit list is rounded, and may be made for a picture that lasts a little longer.
+        let slack = u64::from(self.info.sample_rate);
+        if let Some(promised) = self.keep
+            && promised.saturating_sub(sink.frames()) > slack
+        {
+            sink.warn(cut_short(sink.frames(), promised));
+        }
+        if self.short {
+            sink.warn("the file is cut short: it ends within its samples");
         }
         if !self.ended {
             sink.warn("the file is cut short: its last page is missing");

@@ -15,18 +15,16 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// A sink for a file. One that itself claims to exceed the limits is refused.
-    pub(super) fn new(info: &AudioInfo, limits: DecodeLimits) -> Result<Self, Problem> {
-        let sink = Self {
+    /// A sink for a file.
+    pub(super) fn new(info: &AudioInfo, limits: DecodeLimits) -> Self {
+        Self {
             channels: vec![Vec::new(); info.channels],
             sample_rate: info.sample_rate,
             limits,
             skip: 0,
             keep: u64::MAX,
             warnings: Vec::new(),
-        };
-        sink.check(info.frames.unwrap_or(0))?;
-        Ok(sink)
+        }
     }
 
     /// Drops the first `skip` frames that come, and keeps at most `keep` after them.
@@ -102,7 +100,8 @@ impl Sink {
         }
     }
 
-    fn check(&self, frames: u64) -> Result<(), Problem> {
+    /// Whether `frames` frames in all would be within the limits.
+    pub(super) fn check(&self, frames: u64) -> Result<(), Problem> {
         if frames as f64 > self.limits.max_seconds * f64::from(self.sample_rate) {
             return Err(Problem::TooLong {
                 limit: self.limits.max_seconds,

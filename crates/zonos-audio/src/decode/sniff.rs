@@ -80,7 +80,7 @@ pub(super) fn sniff(source: &mut Source) -> Result<Kind, Problem> {
         }
     }
     source.go_to(0)?;
-    Err(stranger(&head))
+    Err(bare(&head).unwrap_or_else(|| stranger(&head)))
 }
 
 fn id3_size(head: &[u8]) -> Option<u64> {
@@ -209,6 +209,23 @@ fn foreign(head: &[u8]) -> Option<Problem> {
     find(&other)
         .filter(|_| !is_text(head))
         .map(|what| Problem::NotAudio(what.to_owned()))
+}
+
+/// Streams without a signature that are known by marks in a row, and are not read.
+fn bare(head: &[u8]) -> Option<Problem> {
+    const PACKET: usize = 188;
+    let sync = |at: usize| head.get(at) == Some(&0x47);
+    if (0..4).all(|i| sync(i * PACKET)) {
+        return Some(Problem::unsupported("MPEG transport stream", ""));
+    }
+    match head {
+        [0x0b, 0x77, _, _, _, version, ..] => match version >> 3 {
+            0..=10 => Some(Problem::unsupported("AC-3", "")),
+            11..=16 => Some(Problem::unsupported("E-AC-3", "")),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn stranger(head: &[u8]) -> Problem {
@@ -376,6 +393,11 @@ mod tests {
         assert!(text("BMe\u{e9} words".as_bytes()).contains("plain text"));
         assert!(text(b"#!AMR\n\x04").contains("AMR"));
         assert!(text(&[0x80; 300]).contains("no known signature"));
+        assert!(text(&[0x0b, 0x77, 1, 2, 0x1c, 0x40, 9, 9]).starts_with("AC-3 is not"));
+        assert!(text(&[0x0b, 0x77, 1, 2, 0x3f, 0x80, 9, 9]).starts_with("E-AC-3 is not"));
+        let mut packet = vec![0x20; 188];
+        packet[0] = 0x47;
+        assert!(text(&packet.repeat(4)).starts_with("MPEG transport stream"));
         assert!(text(b"RIFF\0\0\0\0AVI LIST").contains("not WAVE"));
     }
 }

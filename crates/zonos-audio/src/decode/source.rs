@@ -18,6 +18,8 @@ pub(super) struct Source {
     len: u64,
     // Where `inner` stands, from `start` on.
     at: u64,
+    // Bytes that are read otherwise than they are, and where they lie.
+    patch: Option<(u64, [u8; 8])>,
 }
 
 impl Source {
@@ -56,7 +58,13 @@ impl Source {
             start: 0,
             len,
             at: 0,
+            patch: None,
         })
+    }
+
+    /// Reads `bytes` at `position` from now on, whatever is there.
+    pub(super) fn patch(&mut self, position: u64, bytes: [u8; 8]) {
+        self.patch = Some((position, bytes));
     }
 
     /// Length in bytes.
@@ -72,6 +80,11 @@ impl Source {
         self.len -= bytes;
         self.at = 0;
         Ok(())
+    }
+
+    /// Leaves out everything from `len` on.
+    pub(super) fn truncate(&mut self, len: u64) {
+        self.len = self.len.min(len);
     }
 
     /// Moves to `position`, or the end.
@@ -108,7 +121,19 @@ impl Source {
 
 impl Read for Source {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
+        let room = self.len.saturating_sub(self.at);
+        let want = buffer
+            .len()
+            .min(usize::try_from(room).unwrap_or(usize::MAX));
+        let read = self.inner.read(&mut buffer[..want])?;
+        if let Some((position, bytes)) = self.patch {
+            for (byte, at) in bytes.into_iter().zip(position..) {
+                let here = at.checked_sub(self.at).filter(|&i| i < read as u64);
+                if let Some(i) = here {
+                    buffer[i as usize] = byte;
+                }
+            }
+        }
         self.at += read as u64;
         Ok(read)
     }

@@ -11,6 +11,9 @@ use flacenc::source::{Fill, Source};
 use super::{EncodeError, Sound};
 use crate::atomic::AtomicFile;
 
+/// Highest sample rate that the encoder takes, in Hz.
+pub(super) const MAX_RATE: u32 = 96_000;
+
 /// Frames in a block.
 const BLOCK: usize = 4096;
 

@@ -11,18 +11,11 @@ use super::{EncodeError, Sound};
 use crate::atomic::AtomicFile;
 use crate::resample::{ResampleRecipe, Resampler};
 
-/// The rates of MPEG 1, 2 and 2.5, in Hz.
-const RATES: [u32; 9] = [
-    8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000,
-];
-
 /// Frames handed over at a time.
 const CHUNK: usize = 1 << 15;
 
 pub(super) fn write(sound: &Sound<'_>, file: &mut AtomicFile) -> Result<(), EncodeError> {
-    // The next rate that holds everything, or the highest.
-    let mut higher = RATES.iter().filter(|&&rate| rate >= sound.sample_rate);
-    let rate = *higher.next().unwrap_or(&48_000);
+    let rate = sound.format.written_rate(sound.sample_rate);
     let resampler = Resampler::new(sound.sample_rate, rate, ResampleRecipe::Transform)
         .map_err(|error| sound.failed(error))?;
     let channels: Vec<Cow<'_, [f32]>> = if sound.sample_rate == rate {

@@ -123,6 +123,45 @@ fn other_codecs_are_named() {
     }
 }
 
+/// Sound in CAF as programs write it to a pipe, without its length, and cut short.
+#[test]
+fn caf_without_a_length() {
+    let caf = |size: i64, samples: usize| {
+        let mut file = b"caff\0\x01\0\0desc\0\0\0\0\0\0\0\x20".to_vec();
+        file.extend(16_000_f64.to_be_bytes());
+        file.extend(b"lpcm");
+        // Little-endian, 2 bytes a packet, 1 frame, 1 channel, 16 bits.
+        for field in [2_u32, 2, 1, 1, 16] {
+            file.extend(field.to_be_bytes());
+        }
+        file.extend(b"data");
+        file.extend(size.to_be_bytes());
+        file.extend([0; 4]);
+        file.extend(8_192_i16.to_le_bytes().repeat(samples));
+        file
+    };
+    for (size, samples, warns) in [
+        (4 + 2 * 3000, 3000, false),
+        (-1, 3000, false),
+        (1 << 40, 3000, true),
+    ] {
+        let mut file = caf(size, samples);
+        if size == -1 {
+            // Half a sample more.
+            file.push(1);
+        }
+        let decoded = bytes("live.caf", file).unwrap();
+        assert_eq!((decoded.info.container, decoded.info.codec), ("CAF", "PCM"));
+        assert_eq!(decoded.channels, [vec![0.25; samples]], "{size}");
+        let warnings = decoded.warnings.join("; ");
+        assert_eq!(warnings.contains("cut short"), warns, "{size}: {warnings}");
+    }
+    let mut flac = caf(-1, 10);
+    flac[28..32].copy_from_slice(b"flac");
+    let text = bytes("flac.caf", flac).unwrap_err().to_string();
+    assert!(text.contains("FLAC in CAF is not supported"), "{text}");
+}
+
 #[test]
 fn names_do_not_matter() {
     let mp3 = std::fs::read(fixture("containers/mp3_named.wav")).unwrap();

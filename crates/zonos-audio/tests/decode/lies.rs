@@ -73,8 +73,71 @@ fn hours_in_a_small_file_stop_early() {
     // What fits is read, to the sample.
     let decoded = decode_bytes("minute.flac", silent_flac(65, 0), &limits).unwrap();
     assert_eq!(decoded.channels[0].len() as u64, 65_535 * 8);
-    // A claim of hours over a minute that is there is a claim all the same.
-    assert!(decode_bytes("claim.flac", silent_flac(65, 36_000), &limits).is_err());
+}
+
+/// Lengths in headers are claims: what is there is read, and the difference said.
+#[test]
+fn hours_in_a_header_alone() {
+    let flac = bytes("claim.flac", silent_flac(65, 36_000)).unwrap();
+    assert_eq!(flac.channels[0].len() as u64, 65_535 * 8);
+
+    // The frame count of an MP3's tag, behind its name and flags.
+    let mut mp3 = std::fs::read(fixture("decode/mp3_vbr_stereo_48000.mp3")).unwrap();
+    let tag = mp3.windows(4).position(|w| w == b"Xing" || w == b"Info");
+    let count = tag.unwrap() + 8;
+    mp3[count..count + 4].fill(0xff);
+    let mp3 = bytes("claim.mp3", mp3).unwrap();
+    // Its padding is cut no more.
+    let frames = mp3.info.frames.unwrap();
+    assert!((48_000..52_000).contains(&frames), "{frames}");
+
+    // The duration of an MP4's edit, behind its name, version and count; and in the header of the file.
+    let mut mp4 = std::fs::read(fixture("decode/aac_mono_44100.m4a")).unwrap();
+    let edit = mp4.windows(4).position(|w| w == b"elst").unwrap() + 12;
+    mp4[edit..edit + 4].copy_from_slice(&0x7fff_ffff_u32.to_be_bytes());
+    let mp4 = bytes("claim.m4a", mp4).unwrap();
+    let frames = mp4.info.frames.unwrap();
+    assert!((44_100..48_000).contains(&frames), "{frames}");
+
+    for (name, decoded) in [("flac", flac), ("mp3", mp3), ("mp4", mp4)] {
+        let warnings = decoded.warnings.join("; ");
+        assert!(warnings.contains("cut short"), "{name}: {warnings:?}");
+    }
+}
+
+/// A length that goes with the size of the file is believed at once.
+#[test]
+fn long_files_are_refused_before_they_are_decoded() {
+    let limits = DecodeLimits {
+        max_seconds: 1.0,
+        ..DecodeLimits::default()
+    };
+    let wav = Wav::pcm16(16_000, 1, &[0.0; 16_001]).bytes();
+    let error = decode_bytes("long.wav", wav, &limits).unwrap_err();
+    assert!(
+        matches!(error.problem(), Problem::TooLong { .. }),
+        "{error}"
+    );
+}
+
+/// Hundreds of thousands of tracks and of blocks, each of which looks for its track.
+#[test]
+fn tracks_without_number_are_refused_quickly() {
+    const MANY: usize = 300_000;
+    let unknown = [0x01, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
+    let mut file = b"\x1a\x45\xdf\xa3\x8b\x42\x82\x88matroska".to_vec();
+    for id in [[0x18, 0x53, 0x80, 0x67], [0x16, 0x54, 0xae, 0x6b]] {
+        file.extend(id);
+        file.extend(unknown);
+    }
+    file.extend([0xae, 0x80].repeat(MANY));
+    file.extend([0x1f, 0x43, 0xb6, 0x75]);
+    file.extend(unknown);
+    file.extend([0xa3, 0x81, 0x85].repeat(MANY));
+    let began = Instant::now();
+    let text = bytes("many.mka", file).unwrap_err().to_string();
+    assert!(text.contains("tracks"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
