@@ -15,6 +15,11 @@ use crate::{Dac, DacError, Encoder, EncoderConfig};
 /// 0.17 s a window for the 44.1 kHz model, cost little, short enough that memory stays bounded.
 const WINDOW_SECONDS: f64 = 2.0;
 
+/// Largest magnitude that is encoded, 1 being full scale: 60 dB above it. Beyond that samples are damage,
+/// or integers that were stored as floats; at some point the latents would not be finite, and the weights
+/// seem to blame.
+const LOUDEST: f32 = 1e3;
+
 impl Dac {
     /// Whether the encoder is there.
     pub fn can_encode(&self) -> bool {
@@ -31,8 +36,8 @@ impl Dac {
     /// # Errors
     ///
     /// [`DacError::NoEncoder`], [`DacError::DecoderOnly`], [`DacError::Codebooks`],
-    /// [`DacError::NoSamples`], [`DacError::NotFinite`], [`DacError::Resample`], and
-    /// [`DacError::Latents`] for weights that are no numbers.
+    /// [`DacError::NoSamples`], [`DacError::NotFinite`], [`DacError::TooLoud`], [`DacError::Resample`],
+    /// and [`DacError::Latents`] for weights that are no numbers.
     pub fn encode(&self, audio: &Waveform, codebooks: Option<usize>) -> Result<Codes, DacError> {
         let encoding = self.encoding(audio, codebooks)?;
         let codebooks = encoding.codebooks;
@@ -75,7 +80,7 @@ impl Dac {
     ///
     /// # Errors
     ///
-    /// [`DacError::NoSamples`], [`DacError::NotFinite`], [`DacError::Resample`].
+    /// [`DacError::NoSamples`], [`DacError::NotFinite`], [`DacError::TooLoud`], [`DacError::Resample`].
     pub fn prepared<'a>(&self, audio: &'a Waveform) -> Result<Cow<'a, [f32]>, DacError> {
         let samples = audio.samples();
         if samples.is_empty() {
@@ -84,6 +89,10 @@ impl Dac {
         if let Some(sample) = samples.iter().position(|x| !x.is_finite()) {
             let value = samples[sample];
             return Err(DacError::NotFinite { sample, value });
+        }
+        if let Some(sample) = samples.iter().position(|x| x.abs() > LOUDEST) {
+            let value = samples[sample];
+            return Err(DacError::TooLoud { sample, value });
         }
         let rate = self.config().sample_rate as u32;
         if audio.sample_rate() == rate {
@@ -356,6 +365,27 @@ mod tests {
                 prop_assert!(row == &whole[c * frames + start..][..len], "{} channel {}", model, c);
             }
         }
+    }
+
+    #[test]
+    fn extremely_loud_audio_is_refused_with_its_level() {
+        let dac = load("tiny");
+        let rate = dac.config().sample_rate as u32;
+        for (value, decibels) in [(2e3, "66 dB"), (-1e19, "380 dB"), (3e38, "770 dB")] {
+            for rate in [rate, 16_000] {
+                let mut samples = noise(4000, 1);
+                samples[70] = value;
+                let error = dac.encode(&Waveform::new(samples, rate), None).unwrap_err();
+                let text = error.to_string();
+                assert!(
+                    text.contains("sample 70 is") && text.contains(decibels),
+                    "{text}"
+                );
+            }
+        }
+        let mut loud = noise(4000, 1);
+        loud[70] = 999.0;
+        assert!(dac.encode(&Waveform::new(loud, rate), None).is_ok());
     }
 
     #[test]

@@ -65,6 +65,17 @@ pub enum DacError {
         /// Its value.
         value: f32,
     },
+    /// Audio so loud that no codec knows what to make of it.
+    #[error(
+        "sample {sample} is {value:e}, {:.0} dB above full scale, which is 1; bring the samples to -1..1",
+        20.0 * value.abs().log10()
+    )]
+    TooLoud {
+        /// Its place, from 0.
+        sample: usize,
+        /// Its value.
+        value: f32,
+    },
     /// More codebooks than there are, or none.
     #[error("{asked} codebooks asked for; expected 1 to {has}")]
     Codebooks {

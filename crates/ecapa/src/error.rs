@@ -71,6 +71,16 @@ pub enum EcapaError {
         /// NaN or infinity.
         value: f32,
     },
+    /// A sample so far beyond full scale that the squares of its spectrum would not be finite.
+    #[error(
+        "sample {index} of the audio is {value:e}, and full scale is 1; bring the samples to -1..1"
+    )]
+    TooLoud {
+        /// The first such sample at the encoder's rate.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
     /// The vector is not made of numbers.
     #[error(
         "the voice vector is not finite (entry {index}); the weights or the mel frames hold NaN or infinite values"

@@ -21,6 +21,10 @@
 //! bias, keeps the length of its input and mirrors it at both ends. Everything is computed in f32,
 //! whatever the file stores, and differentiable.
 //!
+//! Resampling is the reference's, which cuts nothing off above the old half rate: a recording of 16 kHz
+//! gets mirror images of its sound above 8 kHz, at low levels. Vectors of one clip at 16 kHz and at 24 kHz
+//! or more therefore differ in what the top bands say; recordings of at least 24 kHz are better.
+//!
 //! What makes a usable voice (seconds of speech, no silence) is not judged here: the encoder takes
 //! anything that its convolutions can mirror. See [`zonos_audio::reference`] for that judgement.
 //!

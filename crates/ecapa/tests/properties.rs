@@ -113,6 +113,15 @@ fn no_rate_and_no_numbers_are_refused() {
         matches!(error, EcapaError::BadSample { index: 12_000, .. }),
         "{error}"
     );
+    // Not silence, though squares of it are infinite and the floor would hide what comes of them.
+    for rate in [24_000, 16_000] {
+        for loud in [1e16, 3e38] {
+            let mut samples = self::frames(3, 24_000, 1);
+            samples[12_000] = loud;
+            let error = ecapa.embed(&Waveform::new(samples, rate)).unwrap_err();
+            assert!(matches!(error, EcapaError::TooLoud { .. }), "{error}");
+        }
+    }
     let mut frames = frames(3, 40, 128);
     frames[777] = f32::INFINITY;
     let error = ecapa

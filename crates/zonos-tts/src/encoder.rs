@@ -7,7 +7,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use zonos_audio::Waveform;
 use zonos_audio::decode::{DecodeLimits, decode_bytes};
-use zonos_audio::reference::check_reference;
+use zonos_audio::reference::{check_reference, reference_of};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_ecapa::Ecapa;
 
@@ -111,8 +111,8 @@ impl SpeakerEncoder {
     /// and the length.
     ///
     /// # Errors
-    /// A recording that makes no voice: shorter than 0.3 s, silent, or with samples that are not
-    /// finite; see [`check_reference`].
+    /// A recording that makes no voice: shorter than 0.3 s, silent, far beyond full scale, or with samples
+    /// that are not finite; see [`check_reference`].
     pub fn clone_voice(&self, recording: &Waveform) -> Result<Voice, TtsError> {
         check_reference(recording)?;
         let vector = self.ecapa.embed(recording)?;
@@ -128,7 +128,8 @@ impl SpeakerEncoder {
     /// about the file. The provenance also tells the file's name and SHA-256.
     ///
     /// # Errors
-    /// The file cannot be decoded, or as [`clone_voice`](Self::clone_voice); both name the file.
+    /// The file cannot be decoded, or as [`clone_voice`](Self::clone_voice); channels that cancel each
+    /// other. All of them name the file.
     pub fn clone_file(&self, path: impl AsRef<Path>) -> Result<(Voice, Vec<String>), TtsError> {
         let path = path.as_ref();
         let bytes = read(path).map_err(|source| VoiceFileError::Io {
@@ -139,8 +140,9 @@ impl SpeakerEncoder {
         let name = path.display().to_string();
         let decoded = decode_bytes(&name, bytes, &CLONE_LIMITS)?;
         let warnings = decoded.warnings.clone();
-        let voice = self
-            .clone_voice(&decoded.into_mono())
+        let voice = reference_of(decoded)
+            .map_err(TtsError::from)
+            .and_then(|recording| self.clone_voice(&recording))
             .map_err(|error| match error {
                 TtsError::Reference(source) => TtsError::Recording { name, source },
                 other => other,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use zonos_audio::Waveform;
 use zonos_audio::decode::{DecodeLimits, decode_file};
+use zonos_audio::encode::{AudioFormat, PcmScale, encode_file};
 use zonos_tts::{SpeakerEncoder, SpeechRequest, Tts, TtsBuilder, TtsError, Voice};
 
 /// Numbers of the tiny encoder's vectors.
@@ -166,6 +167,10 @@ fn recordings_that_make_no_voice() {
     let mut broken = talk.clone();
     broken[8_000] = f32::NAN;
     assert!(refused(broken).contains("not numbers"));
+    for level in [1e4, 1e19, 1e38] {
+        let loud = talk.iter().map(|x| x * level).collect();
+        assert!(refused(loud).contains("above full scale"));
+    }
     // Quiet speech is speech.
     let quiet = talk.iter().map(|x| x * 0.01).collect();
     assert!(TTS.clone_voice(&Waveform::new(quiet, 16_000)).is_ok());
@@ -179,6 +184,33 @@ fn recordings_that_make_no_voice() {
     assert!(
         error.contains("silence24k.wav") && error.contains("silen"),
         "{error}"
+    );
+}
+
+/// Floats far beyond full scale are nobody's voice, and neither is what two channels leave of each other.
+#[test]
+fn files_are_named_with_what_is_wrong_with_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("odd.wav");
+    let talk = recording().into_samples();
+    let refused = |channels: &[Vec<f32>]| {
+        let (format, scale) = (AudioFormat::WavF32, PcmScale::Full);
+        encode_file(&path, channels, 16_000, format, scale).unwrap();
+        let encoder = TTS.speaker_encoder().unwrap();
+        let error = encoder.clone_file(&path).unwrap_err();
+        assert!(matches!(error, TtsError::Recording { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("odd.wav"), "{text}");
+        text
+    };
+    let scaled = |by: f32| talk.iter().map(|x| x * by).collect::<Vec<_>>();
+    let text = refused(&[scaled(3e38)]);
+    assert!(text.contains("dB above full scale"), "{text}");
+    assert!(refused(&[scaled(1e38), scaled(1e38)]).contains("above full scale"));
+    let text = refused(&[talk.clone(), scaled(-1.0)]);
+    assert!(
+        text.contains("cancel") && text.contains("one of them"),
+        "{text}"
     );
 }
 

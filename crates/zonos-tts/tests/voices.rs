@@ -98,11 +98,15 @@ fn voices_survive_a_file() {
     let plain = Voice::load(&path).unwrap();
     assert_eq!(plain.vector(), voice.vector());
     assert_eq!(*plain.provenance(), Provenance::default());
-    for bad in ["voice", "voice.npz", "voice.wav", "voice.NPY"] {
+    for bad in ["voice", "voice.npz", "voice.wav", "voice.npy.bin"] {
         let error = voice.save(dir.path().join(bad)).unwrap_err();
         assert!(matches!(error, VoiceFileError::Ending(_)), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    // Endings count in any case, as for every output.
+    let path = dir.path().join("LOUD.NPY");
+    voice.save(&path).unwrap();
+    assert_eq!(Voice::load(&path).unwrap(), plain);
 }
 
 /// A safetensors file of F32 tensors.
@@ -166,6 +170,64 @@ fn tensors_of_other_tools() {
         ..Provenance::default()
     };
     assert_eq!(*load().unwrap().provenance(), expected);
+}
+
+/// What no encoder makes is no voice, and the file is named.
+#[test]
+fn vectors_of_zeros_and_of_anything() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.safetensors");
+    for (values, needle) in [
+        ([0.0, 0.0], "zero"),
+        ([1.0, 3e37], "3e37"),
+        ([-2e6, 1.0], "-2e6"),
+    ] {
+        tensors(&path, &serde_json::json!({}), &[("speaker", &[2], &values)]);
+        for error in [
+            Voice::load(&path).unwrap_err(),
+            Voice::import(&path).unwrap_err(),
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.contains("v.safetensors") && text.contains(needle),
+                "{text}"
+            );
+        }
+    }
+}
+
+/// A provenance says what it can say, or nothing.
+#[test]
+fn fields_that_cannot_be_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.safetensors");
+    let read = |key: &str, value: &str| {
+        let metadata = serde_json::json!({ "format": "zonos-voice", key: value });
+        tensors(&path, &metadata, &[("speaker", &[1], &[1.0])]);
+        Voice::load(&path).unwrap().provenance().clone()
+    };
+    let hash = "0123456789abcdefABCDEF".repeat(3)[..64].to_owned();
+    assert_eq!(
+        read("source_sha256", &hash).source_sha256,
+        Some(hash.clone())
+    );
+    for bad in ["", "abc", &hash[1..], &hash.replace('a', "g")] {
+        assert_eq!(read("source_sha256", bad), Provenance::default(), "{bad}");
+    }
+    let date = "2026-11-29T21:47:29Z";
+    assert_eq!(read("date", date).date.as_deref(), Some(date));
+    for bad in [
+        "yesterday",
+        "2026-13-29T21:47:29Z",
+        "2026-11-29T21:47:29+",
+        "2026-11-29",
+    ] {
+        assert_eq!(read("date", bad), Provenance::default(), "{bad}");
+    }
+    assert_eq!(read("seconds", "3.5").seconds, Some(3.5));
+    for bad in ["-1", "1e308", "inf", "NaN", "long"] {
+        assert_eq!(read("seconds", bad), Provenance::default(), "{bad}");
+    }
 }
 
 #[test]

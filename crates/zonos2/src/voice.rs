@@ -52,6 +52,24 @@ pub enum VoiceError {
         /// The value.
         value: f32,
     },
+    /// A number that no speaker encoder makes, and that the model would not survive.
+    #[error(
+        "{name}: number {index} of the speaker vector is {value:e}; expected numbers within -{MAX_VALUE:e} to {MAX_VALUE:e}, so this is no speaker encoder's"
+    )]
+    TooLarge {
+        /// The file, or `speaker vector`.
+        name: String,
+        /// Position in the vector.
+        index: usize,
+        /// The value.
+        value: f32,
+    },
+    /// A vector of zeros, which is nobody's voice.
+    #[error("{name}: every number of the speaker vector is zero; this is nobody's voice")]
+    Zero {
+        /// The file, or `speaker vector`.
+        name: String,
+    },
     /// A blend factor outside 0..=1.
     #[error("voice blend: expected a factor between 0 and 1, found {0}")]
     Factor(f64),
@@ -62,6 +80,9 @@ pub enum VoiceError {
 
 /// Most numbers of one vector.
 pub const MAX_DIM: usize = 1 << 16;
+
+/// Largest magnitude in a vector; those of speaker encoders stay below a hundred.
+pub const MAX_VALUE: f32 = 1e6;
 
 /// Most numbers of all vectors in a file.
 pub const MAX_NUMBERS: usize = 1 << 24;
@@ -120,7 +141,7 @@ impl SpeakerVector {
     /// Takes a vector for a model whose vectors have `dim` numbers.
     ///
     /// # Errors
-    /// Another length, or numbers that are not finite.
+    /// Another length, or numbers that are not finite or beyond [`MAX_VALUE`].
     pub fn new(values: Vec<f32>, dim: usize) -> Result<Self, VoiceError> {
         Self::named("speaker vector", values, dim)
     }
@@ -139,6 +160,13 @@ impl SpeakerVector {
         }
         if let Some(index) = values.iter().position(|x| !x.is_finite()) {
             return Err(VoiceError::NonFinite {
+                name: name.to_string(),
+                index,
+                value: values[index],
+            });
+        }
+        if let Some(index) = values.iter().position(|x| x.abs() > MAX_VALUE) {
+            return Err(VoiceError::TooLarge {
                 name: name.to_string(),
                 index,
                 value: values[index],
@@ -283,6 +311,9 @@ mod tests {
             load(),
             Err(VoiceError::NonFinite { index: 1, .. })
         ));
+        npy::write_f32(&path, &[3], &[1.0, 2.0, -3e37]).unwrap();
+        let e = load().unwrap_err().to_string();
+        assert!(e.contains("v.npy") && e.contains("-3e37"), "{e}");
         SpeakerVector::new(vec![4.0, 5.0, 6.0], 3)
             .unwrap()
             .save_npy(&path)

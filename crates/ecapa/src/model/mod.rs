@@ -16,6 +16,11 @@ use zonos_nn::Tap;
 use crate::front_end::FrontEnd;
 use crate::{EcapaConfig, EcapaError};
 
+/// Largest magnitude of a sample. A thousand of them are summed into a level, which is squared in f32;
+/// beyond this the levels would be infinite, or NaN, of which the floor below the logarithm makes
+/// silence.
+const LOUDEST: f32 = 1e15;
+
 /// The speaker encoder. Field names are those of the checkpoint.
 #[derive(Module, Debug)]
 pub struct Ecapa {
@@ -115,7 +120,7 @@ impl Ecapa {
     /// # Errors
     ///
     /// [`EcapaError::TooFewSamples`] below [`EcapaConfig::min_samples`]; [`EcapaError::Rate`];
-    /// [`EcapaError::BadSample`]; [`EcapaError::Mel`].
+    /// [`EcapaError::BadSample`]; [`EcapaError::TooLoud`]; [`EcapaError::Mel`].
     pub fn log_mel(&self, audio: &Waveform) -> Result<Tensor<3>, EcapaError> {
         let bad = audio.samples().iter().position(|x| !x.is_finite());
         if let Some(index) = bad {
@@ -124,6 +129,12 @@ impl Ecapa {
             return Err(EcapaError::BadSample { index, value });
         }
         let audio = self.resample(audio)?;
+        // NaN is what sums of infinities overflow to.
+        let is_loud = |x: &f32| x.is_nan() || x.abs() > LOUDEST;
+        if let Some(index) = audio.samples().iter().position(is_loud) {
+            let value = audio.samples()[index];
+            return Err(EcapaError::TooLoud { index, value });
+        }
         let (found, least) = (audio.len(), self.config.min_samples());
         if found < least {
             let rate = audio.sample_rate();

@@ -8,6 +8,25 @@ pub(super) fn now() -> String {
     format(since.map_or(0, |d| d.as_secs()))
 }
 
+/// Whether a text has the form that [`now`] writes, and numbers that a date may have.
+pub(super) fn is_date(text: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00T00:00:00Z";
+    let shaped = text.len() == FORM.len()
+        && text.bytes().zip(FORM).all(|(found, &form)| match form {
+            b'0' => found.is_ascii_digit(),
+            form => found == form,
+        });
+    let within = |at: usize, range: std::ops::RangeInclusive<u32>| {
+        text[at..at + 2].parse().is_ok_and(|n| range.contains(&n))
+    };
+    shaped
+        && within(5, 1..=12)
+        && within(8, 1..=31)
+        && within(11, 0..=23)
+        && within(14, 0..=59)
+        && within(17, 0..=60)
+}
+
 /// Seconds since 1970 in the proleptic Gregorian calendar.
 fn format(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -46,6 +65,18 @@ mod tests {
         ] {
             assert_eq!(format(seconds), text);
         }
-        assert_eq!(now().len(), 20);
+        assert!(is_date(&now()));
+        for (text, date) in [
+            ("2026-11-29T21:47:29Z", true),
+            ("2026-11-29T21:47:60Z", true),
+            ("2026-00-29T21:47:29Z", false),
+            ("2026-11-32T21:47:29Z", false),
+            ("2026-11-29T24:00:00Z", false),
+            ("2026-11-29 21:47:29Z", false),
+            ("2026-11-29T21:47:29", false),
+            ("\u{e9}026-11-29T21:47:2Z", false),
+        ] {
+            assert_eq!(is_date(text), date, "{text}");
+        }
     }
 }

@@ -133,7 +133,8 @@ impl Voice {
     /// Takes a vector of any length that a model might have.
     ///
     /// # Errors
-    /// An empty vector, one of more than 65 536 numbers, or numbers that are not finite.
+    /// An empty vector, one of more than 65 536 numbers, one of zeros alone, or numbers that are not
+    /// finite or too large for any speaker encoder.
     pub fn new(vector: Vec<f32>, provenance: Provenance) -> Result<Self, VoiceError> {
         Self::named("speaker vector", vector, provenance)
     }
@@ -146,10 +147,13 @@ impl Voice {
             });
         }
         let dim = vector.len();
-        Ok(Self {
-            vector: SpeakerVector::named(name, vector, dim)?.into_values(),
-            provenance,
-        })
+        let vector = SpeakerVector::named(name, vector, dim)?.into_values();
+        if vector.iter().all(|&x| x == 0.0) {
+            return Err(VoiceError::Zero {
+                name: name.to_owned(),
+            });
+        }
+        Ok(Self { vector, provenance })
     }
 
     /// The speaker vector.
@@ -324,7 +328,12 @@ mod tests {
             new(vec![0.0, f32::INFINITY]),
             Err(VoiceError::NonFinite { index: 1, .. })
         ));
-        let error = voice("a", "m", &[0.0; 64])
+        assert!(matches!(new(vec![0.0, -0.0]), Err(VoiceError::Zero { .. })));
+        assert!(matches!(
+            new(vec![1.0, -3e37]),
+            Err(VoiceError::TooLarge { index: 1, .. })
+        ));
+        let error = voice("a", "m", &[0.5; 64])
             .check("a.npy", 2048)
             .unwrap_err();
         let text = error.to_string();

@@ -11,7 +11,7 @@ use zonos_audio::npy;
 use zonos_checkpoint::{Checkpoint, Format};
 use zonos2::voice::{Rows, VoiceError, layout, mean};
 
-use super::{Provenance, Voice, VoiceFileError};
+use super::{Provenance, Voice, VoiceFileError, date};
 
 /// What the metadata of a voice file call it.
 pub(super) const FORMAT: &str = "zonos-voice";
@@ -30,6 +30,9 @@ const MAX_ENTRIES: usize = 4096;
 
 /// Longest text of a provenance that is read.
 const MAX_TEXT: usize = 1024;
+
+/// Longest recording that is believed, in seconds: ten days.
+const MAX_SECONDS: f64 = 864_000.0;
 
 /// The forms in which speaker vectors are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -283,7 +286,8 @@ fn only(checkpoint: &Checkpoint) -> Option<&str> {
     names.next().filter(|_| names.next().is_none())
 }
 
-/// What the metadata of a voice file say; nothing where the file is another's.
+/// What the metadata of a voice file say; nothing where the file is another's, and nothing for a field
+/// that cannot be what it should.
 fn provenance(metadata: &Value) -> Provenance {
     if metadata["format"] != FORMAT {
         return Provenance::default();
@@ -298,11 +302,12 @@ fn provenance(metadata: &Value) -> Provenance {
         name: text("name"),
         model: text("model"),
         source: text("source"),
-        source_sha256: text("source_sha256"),
-        date: text("date"),
+        source_sha256: text("source_sha256")
+            .filter(|hash| hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit())),
+        date: text("date").filter(|date| date::is_date(date)),
         library: text("library"),
         seconds: text("seconds")
             .and_then(|s| s.parse().ok())
-            .filter(|s: &f64| s.is_finite()),
+            .filter(|s| (0.0..=MAX_SECONDS).contains(s)),
     }
 }

@@ -34,12 +34,22 @@ pub enum StoreError {
     },
     /// There is one of that name.
     #[error(
-        "there is a voice named '{other}' in {}; give another name than '{name}', or replace it with --force", folder.display()
+        "there is a voice named '{name}' in {}; give another name, or replace it with --force", folder.display()
     )]
     Exists {
         /// The name to save under.
         name: VoiceName,
-        /// The name that is there; it may differ in case.
+        /// The folder of voices.
+        folder: PathBuf,
+    },
+    /// There is one whose name differs in nothing but case; on some systems the two are one file.
+    #[error(
+        "there is a voice named '{other}' in {}, and names must differ in more than case: give another name than '{name}', or remove '{other}' first", folder.display()
+    )]
+    Alike {
+        /// The name to save under.
+        name: VoiceName,
+        /// The name that is there.
         other: VoiceName,
         /// The folder of voices.
         folder: PathBuf,
@@ -159,9 +169,14 @@ impl VoiceStore {
     }
 
     fn names(&self) -> Result<Vec<VoiceName>, StoreError> {
-        let failed = |source| StoreError::Io {
+        let failed = |source: io::Error| StoreError::Io {
             path: self.folder.clone(),
-            source,
+            source: match source.kind() {
+                io::ErrorKind::NotADirectory => {
+                    io::Error::other("a file, not a folder; voices are kept in a folder")
+                }
+                _ => source,
+            },
         };
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -222,9 +237,8 @@ impl VoiceStore {
     /// name goes into the provenance.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] unless `replace` is set; a name that differs from another in nothing but
-    /// case is refused in any case, since some systems hold them for one. [`StoreError::Occupied`], or
-    /// a folder or file that cannot be written.
+    /// [`StoreError::Exists`] unless `replace` is set; [`StoreError::Alike`] for a name that differs from
+    /// another in nothing but case; [`StoreError::Occupied`], or a folder or file that cannot be written.
     pub fn add(
         &self,
         name: &VoiceName,
@@ -257,9 +271,13 @@ impl VoiceStore {
         }
         let alike = |other: &VoiceName| other.as_str().eq_ignore_ascii_case(name.as_str());
         match self.names()?.into_iter().find(alike) {
-            Some(other) if other != *name || !replace => Err(StoreError::Exists {
+            Some(other) if other != *name => Err(StoreError::Alike {
                 name: name.clone(),
                 other,
+                folder: self.folder.clone(),
+            }),
+            Some(_) if !replace => Err(StoreError::Exists {
+                name: name.clone(),
                 folder: self.folder.clone(),
             }),
             _ => Ok(path),
@@ -359,10 +377,13 @@ mod tests {
         store.add(&name("a"), &voice(2.0), true).unwrap();
         assert_eq!(store.get(&name("a")).unwrap().vector()[0], 2.0);
         // Not even with force: on some systems they are one file.
-        assert!(matches!(
-            store.add(&name("A"), &voice(1.0), true),
-            Err(StoreError::Exists { .. })
-        ));
+        for replace in [false, true] {
+            let alike = store.add(&name("A"), &voice(1.0), replace).unwrap_err();
+            assert!(matches!(alike, StoreError::Alike { .. }));
+            let text = alike.to_string();
+            assert!(text.contains("remove 'a' first"), "{text}");
+            assert!(!text.contains("--force"), "{text}");
+        }
 
         store.add(&name("b"), &voice(0.0), false).unwrap();
         let names: Vec<_> = store.list().unwrap().into_iter().map(|v| v.name).collect();
@@ -394,6 +415,18 @@ mod tests {
         assert_eq!(names, ["bad", "good"]);
         let error = list[0].voice.as_ref().unwrap_err().to_string();
         assert!(error.contains("bad.safetensors"), "{error}");
+    }
+
+    #[test]
+    fn a_file_is_no_folder_of_voices() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let store = VoiceStore::new(&file);
+        let add = store.add(&name("a"), &voice(1.0), false).unwrap_err();
+        for text in [add.to_string(), store.list().unwrap_err().to_string()] {
+            assert!(text.contains("file: a file, not a folder"), "{text}");
+        }
     }
 
     #[test]

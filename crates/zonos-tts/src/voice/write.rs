@@ -11,14 +11,19 @@ use super::{Voice, VoiceFileError};
 
 /// Refuses an ending that names no format.
 pub(super) fn check_ending(path: &Path) -> Result<(), VoiceFileError> {
-    match path.extension().and_then(|ending| ending.to_str()) {
+    match ending(path).as_deref() {
         Some("npy" | "safetensors") => Ok(()),
         _ => Err(VoiceFileError::Ending(path.to_path_buf())),
     }
 }
 
+/// In small letters, as other outputs take theirs in any case.
+fn ending(path: &Path) -> Option<String> {
+    Some(path.extension()?.to_str()?.to_ascii_lowercase())
+}
+
 pub(super) fn stage(voice: &Voice, path: &Path) -> Result<AtomicFile, VoiceFileError> {
-    match path.extension().and_then(|ending| ending.to_str()) {
+    match ending(path).as_deref() {
         Some("npy") => Ok(npy::stage_f32(path, &[voice.dim()], voice.vector())?),
         Some("safetensors") => {
             let mut file = AtomicFile::create(path)?;
