@@ -280,10 +280,12 @@ mod tests {
         assert_eq!((specs.len() + 1, values + 1024), (517, 387_050_816));
     }
 
+    type Change = fn(&mut TeacherConfig);
+
     #[test]
     fn nonsense_is_refused_by_field() {
         let released = TeacherConfig::released;
-        let cases: [(&str, fn(&mut TeacherConfig)); 9] = [
+        let cases: [(&str, Change); 9] = [
             ("hidden_size", |c| c.hidden_size = 0),
             ("num_hidden_layers", |c| c.num_hidden_layers = usize::MAX),
             ("intermediate_size", |c| c.intermediate_size = usize::MAX),
