@@ -17,7 +17,7 @@ pub enum FileError {
     #[error("{}: is a directory; give a file name inside it", .0.display())]
     IsDirectory(PathBuf),
     /// The path is a device, pipe or socket, which a rename would destroy.
-    #[error("{}: is not a regular file; write to a file, or stream to standard output", .0.display())]
+    #[error("{}: is not a regular file; give the name of one", .0.display())]
     NotRegular(PathBuf),
     /// The folder of the output does not exist.
     #[error("{}: the folder {} does not exist; create it first", target.display(), parent.display())]
@@ -53,6 +53,13 @@ pub enum FileError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What the system said, without the name of the temporary file, which nobody asked for.
+fn bare(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|wrapper| wrapper.source());
+    let code = inner.and_then(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 /// Temporary files and folders that exist now, so that an interrupt handler can remove them: a process that
@@ -213,7 +220,7 @@ impl AtomicFile {
                 return Err(FileError::Create {
                     target,
                     parent,
-                    source,
+                    source: bare(source),
                 });
             }
         };
@@ -238,7 +245,7 @@ impl AtomicFile {
     pub fn commit(mut self) -> Result<(), FileError> {
         let failed = |source| FileError::Write {
             target: self.target.clone(),
-            source,
+            source: bare(source),
         };
         let buffered = self
             .file
@@ -265,7 +272,7 @@ impl AtomicFile {
     pub fn error(&self, source: io::Error) -> FileError {
         FileError::Write {
             target: self.target.clone(),
-            source,
+            source: bare(source),
         }
     }
 
@@ -373,6 +380,20 @@ mod tests {
         assert_eq!(entries(d), 1);
         let text = is(&d.join("no/x.wav")).to_string();
         assert!(text.contains("x.wav") && text.contains("does not exist") && !text.contains('\n'));
+    }
+
+    /// The proc filesystem takes no files, not even from root.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn errors_do_not_name_the_temporary_file() {
+        let error = AtomicFile::create("/proc/a.wav").unwrap_err();
+        assert!(matches!(error, FileError::Create { .. }));
+        let text = error.to_string();
+        assert!(
+            text.starts_with("/proc/a.wav: cannot create a file in /proc: "),
+            "{text}"
+        );
+        assert!(!text.contains(".part"), "{text}");
     }
 
     #[cfg(unix)]

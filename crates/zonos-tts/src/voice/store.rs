@@ -246,6 +246,7 @@ impl VoiceStore {
         replace: bool,
     ) -> Result<PathBuf, StoreError> {
         let path = self.free(name, replace)?;
+        let new = !self.folder.exists();
         fs::create_dir_all(&self.folder).map_err(|source| StoreError::Io {
             path: self.folder.clone(),
             source,
@@ -254,7 +255,12 @@ impl VoiceStore {
             name: Some(name.to_string()),
             ..voice.provenance().clone()
         };
-        voice.clone().with_provenance(provenance).save(&path)?;
+        let saved = voice.clone().with_provenance(provenance).save(&path);
+        if saved.is_err() && new {
+            // Fails, as it should, when something lies in it.
+            let _ = fs::remove_dir(&self.folder);
+        }
+        saved?;
         Ok(path)
     }
 
