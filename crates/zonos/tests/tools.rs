@@ -43,6 +43,43 @@ fn inspect_lists_what_is_there_and_what_it_is() {
     }
 }
 
+/// A model is told by a tensor or two; with those under another name it is still that model, and would
+/// not load.
+#[test]
+fn inspect_names_the_model_that_a_file_is_closest_to() {
+    let work = Work::new();
+    let source = fixtures().join("ecapa/tiny/hf-f32");
+    for with_config in [true, false] {
+        let dir = work.path(if with_config { "with" } else { "without" });
+        fs::create_dir(&dir).unwrap();
+        let file = dir.join("model.safetensors");
+        fs::copy(source.join("model.safetensors"), &file).unwrap();
+        if with_config {
+            fs::copy(source.join("config.json"), dir.join("config.json")).unwrap();
+        }
+        common::edit_header(&file, |header| {
+            let header = header.as_object_mut().unwrap();
+            let tensor = header.remove("asp.tdnn.conv.weight").unwrap();
+            header.insert("asp.tdnn.renamed.weight".to_owned(), tensor);
+        });
+        let output = run(1, &["inspect", &file.display().to_string()]);
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        );
+        assert!(out.contains("closest: "), "{out}");
+        assert!(out.contains("of 76 names match"), "{out}");
+        assert!(err.contains("asp.tdnn.conv"), "{err}");
+        let report = run_json(1, &["inspect", &file.display().to_string()]);
+        assert_eq!(report["model"], "ecapa");
+        assert_eq!(report["loads"], false);
+    }
+    // Strangers stay strangers.
+    let voice = fixtures().join("ecapa/tiny/golden.safetensors");
+    let report = run_json(0, &["inspect", &voice.display().to_string()]);
+    assert_eq!(report["model"], "unknown");
+}
+
 #[test]
 fn converted_checkpoints_speak_alike() {
     let work = Work::new();
