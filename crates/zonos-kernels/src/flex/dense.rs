@@ -5,6 +5,8 @@
 //! more rows, an item of work copies a block of weights next to each other (widening half ones) and
 //! takes all its panels through them while they are in cache.
 //!
+//! One to four rows go another way, see [`few_rows`](super::few_rows), with the same bits.
+//!
 //! A result is `block + block + ... + bias` in that order, a block being the chain of multiply-adds over
 //! [`STEPS`] inputs, whatever the number of rows: rows in pieces give the bits of the whole.
 
@@ -16,6 +18,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::conv::{Cut, return_scratch, take_scratch};
+use super::few_rows::{self, FEW};
 use super::math;
 use super::panel::{add_rows, by_rows, full, load_block, pack, store_block, width};
 use super::rows::SharedOutput;
@@ -252,6 +255,70 @@ unsafe fn block<S: Simd, const MR: usize, const NR: usize>(
     }
 }
 
+/// Some weight rows of a few input rows.
+struct FewItem<'a, E> {
+    chunk: &'a Chunk<'a, E>,
+    /// `[rows, inner]`, at most [`FEW`] rows.
+    x: &'a [f32],
+    outs: Range<usize>,
+}
+
+impl<E: Element> Kernel for FewItem<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the instruction set is `S`'s.
+        unsafe {
+            match self.chunk.rows.len() {
+                1 => self.rows::<S, 1>(),
+                2 => self.rows::<S, 2>(),
+                3 => self.rows::<S, 3>(),
+                4 => self.rows::<S, 4>(),
+                rows => unreachable!("at most {FEW} rows, not {rows}"),
+            }
+        }
+    }
+}
+
+impl<E: Element> FewItem<'_, E> {
+    /// # Safety
+    ///
+    /// The instruction set is `S`'s, and there are `M` rows.
+    #[inline(always)]
+    unsafe fn rows<S: Simd, const M: usize>(&self) {
+        let chunk = self.chunk;
+        let inner = chunk.inner;
+        assert!(self.x.len() == M * inner && self.outs.end * inner <= chunk.weight.len());
+        let mut x = [self.x.as_ptr(); M];
+        for m in 0..M {
+            x[m] = self.x[m * inner..].as_ptr();
+        }
+        for first in self.outs.clone().step_by(full::<S>()) {
+            let outs = first..self.outs.end.min(first + full::<S>());
+            let mut weights = [chunk.weight.as_ptr(); few_rows::OUTS];
+            for (i, row) in weights.iter_mut().enumerate() {
+                // Beyond the last, the last again: what it gives is not kept.
+                *row = chunk.weight[(first + i).min(outs.end - 1) * inner..].as_ptr();
+            }
+            let tile = Tile {
+                chunk,
+                outs: outs.clone(),
+                rows: chunk.rows.clone(),
+                padded: 0,
+                width: 0,
+            };
+            // SAFETY: `M` input rows and the weight rows hold `inner` values each, as just checked.
+            unsafe {
+                let products = few_rows::products::<S, E, M>(&weights, &x, inner, STEPS);
+                for (row, products) in chunk.rows.clone().zip(&products) {
+                    tile.end::<S>(row, &products[..outs.len()]);
+                }
+            }
+        }
+    }
+}
+
 /// The finished sums of one panel and some weight rows.
 struct Tile<'a, E> {
     chunk: &'a Chunk<'a, E>,
@@ -287,21 +354,33 @@ impl<E> Tile<'_, E> {
                 }
             }
             for (row, products) in self.rows.clone().zip(turned.chunks_exact(padded)) {
-                let products = &products[..self.outs.len()];
-                match self.chunk.end.activation {
-                    Activation::None => self.write::<S, NONE>(row, products),
-                    Activation::Gelu => self.write::<S, GELU>(row, products),
-                    Activation::Silu => self.write::<S, SILU>(row, products),
-                }
+                self.end::<S>(row, &products[..self.outs.len()]);
             }
         }
     }
 
-    /// Writes one row.
+    /// Writes one row with what stands behind the product.
     ///
     /// # Safety
     ///
     /// The instruction set is `S`'s; `products` holds a value for each of the tile's outputs.
+    #[inline(always)]
+    unsafe fn end<S: Simd>(&self, row: usize, products: &[f32]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.chunk.end.activation {
+                Activation::None => self.write::<S, NONE>(row, products),
+                Activation::Gelu => self.write::<S, GELU>(row, products),
+                Activation::Silu => self.write::<S, SILU>(row, products),
+            }
+        }
+    }
+
+    /// [`end`](Self::end) for an activation known when compiled.
+    ///
+    /// # Safety
+    ///
+    /// As there.
     #[inline(always)]
     unsafe fn write<S: Simd, const ACTIVATION: u8>(&self, row: usize, products: &[f32]) {
         let (end, out) = (&self.chunk.end, self.chunk.out);
@@ -413,6 +492,20 @@ pub(super) fn product<E: Element>(
     assert!(end.residual.is_none_or(|all| all.len() == rows * out));
     let (full, lanes) = dispatch_on(isa, Widths);
     let mut y = SharedOutput::new(1, rows, out);
+    if rows <= FEW {
+        let chunk = Chunk {
+            weight,
+            inner,
+            out,
+            end,
+            panels: &[],
+            rows: 0..rows,
+            y: &y,
+        };
+        chunk.run_few(isa, x);
+        // SAFETY: the items cover every output of the rows.
+        return unsafe { y.take() };
+    }
     let mut buffer = PANELS.take();
     // Chunks are even, so that the last is not a small one.
     let chunks = Cut::at_most(rows, ROWS, full);
@@ -455,6 +548,31 @@ pub(super) fn product<E: Element>(
 }
 
 impl<E: Element> Chunk<'_, E> {
+    /// Runs a few rows, `x [rows, inner]`.
+    fn run_few(&self, isa: Isa, x: &[f32]) {
+        let wanted = 4 * rayon::current_num_threads();
+        let outs = Cut::at_most(self.out, self.out.div_ceil(wanted).clamp(64, 512), 32);
+        let item = |index: usize| {
+            let outs = outs.range(index);
+            dispatch_on(
+                isa,
+                FewItem {
+                    chunk: self,
+                    x,
+                    outs,
+                },
+            );
+        };
+        if self.inner * self.out < PARALLEL / 4 {
+            (0..outs.pieces).for_each(item);
+        } else {
+            (0..outs.pieces)
+                .into_par_iter()
+                .with_max_len(1)
+                .for_each(item);
+        }
+    }
+
     fn run(&self, isa: Isa, panels: usize, parallel: bool) {
         // Some items a thread, so that one that is slowed down does not keep the others waiting.
         let wanted = 8 * rayon::current_num_threads();

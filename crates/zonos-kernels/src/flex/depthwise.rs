@@ -165,8 +165,8 @@ impl Kernel for Item<'_> {
                     let first = input.as_ptr().add(at * columns + c);
                     for k in 0..taps {
                         let w = S::load(weight.as_ptr().add(k * columns + c));
-                        for (i, acc) in acc.iter_mut().enumerate() {
-                            *acc = S::fma(w, S::load(first.add((k + i) * columns)), *acc);
+                        for i in 0..AT_ONCE {
+                            acc[i] = S::fma(w, S::load(first.add((k + i) * columns)), acc[i]);
                         }
                     }
                     for (i, acc) in acc.iter().enumerate().take(valid) {

@@ -17,6 +17,7 @@ mod dense;
 #[cfg(test)]
 mod dense_tests;
 mod depthwise;
+mod few_rows;
 mod layer_norm;
 mod linear;
 #[cfg(test)]

@@ -89,14 +89,14 @@ pub(super) unsafe fn add_rows<S: Simd, const MR: usize, const NR: usize>(
     unsafe {
         let mut sums = *acc;
         let mut row = [rows; MR];
-        for (i, row) in row.iter_mut().enumerate() {
-            *row = rows.add(i * stride);
+        for i in 0..MR {
+            row[i] = rows.add(i * stride);
         }
         let mut lane = panel;
         for k in 0..steps {
             let mut v = [S::zero(); NR];
-            for (j, v) in v.iter_mut().enumerate() {
-                *v = S::load(lane.add(j * S::LANES));
+            for j in 0..NR {
+                v[j] = S::load(lane.add(j * S::LANES));
             }
             for i in 0..MR {
                 let factor = S::splat(*row[i].add(k));
@@ -131,8 +131,8 @@ pub(super) unsafe fn add_columns<S: Simd, const MR: usize, const NR: usize>(
         let (mut column, mut lane) = (columns, panel);
         for _ in 0..steps {
             let mut v = [S::zero(); NR];
-            for (j, v) in v.iter_mut().enumerate() {
-                *v = S::load(lane.add(j * S::LANES));
+            for j in 0..NR {
+                v[j] = S::load(lane.add(j * S::LANES));
             }
             for i in 0..MR {
                 let factor = S::splat(*column.add(i));
@@ -160,9 +160,9 @@ pub(super) unsafe fn load_block<S: Simd, const MR: usize, const NR: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let mut block = [[S::zero(); NR]; MR];
-        for (i, row) in block.iter_mut().enumerate() {
-            for (j, v) in row.iter_mut().enumerate() {
-                *v = S::load(from.add(i * stride + j * S::LANES));
+        for i in 0..MR {
+            for j in 0..NR {
+                block[i][j] = S::load(from.add(i * stride + j * S::LANES));
             }
         }
         block
@@ -182,9 +182,9 @@ pub(super) unsafe fn store_block<S: Simd, const MR: usize, const NR: usize>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        for (i, row) in block.iter().enumerate() {
-            for (j, v) in row.iter().enumerate() {
-                S::store(to.add(i * stride + j * S::LANES), *v);
+        for i in 0..MR {
+            for j in 0..NR {
+                S::store(to.add(i * stride + j * S::LANES), block[i][j]);
             }
         }
     }
