@@ -32,5 +32,5 @@ pub use ggml_type::{GgmlType, UnknownType};
 pub use imatrix::{Imatrix, ImatrixEntry, ImatrixError};
 pub use policy::Policy;
 pub use quantize::{
-    Progress, QuantizeError, QuantizeReport, convert_rows, convert_tensor, quantize_file,
+    Progress, QuantizeError, QuantizeReport, Sink, convert_rows, convert_tensor, quantize_file,
 };

@@ -15,15 +15,6 @@ pub(crate) fn nearest(v: f32) -> i32 {
     ((v + MAGIC).to_bits() & 0x007f_ffff) as i32 - 0x0040_0000
 }
 
-/// `v` limited to `low..=high` (integers), then rounded to the nearest integer, as a float. Equals
-/// [`nearest`] and a clamp for magnitudes below 2^22; NaN becomes `low`.
-#[inline(always)]
-pub(crate) fn nearest_within(v: f32, low: f32, high: f32) -> f32 {
-    let v = if v > low { v } else { low };
-    let v = if v < high { v } else { high };
-    (v + MAGIC) - MAGIC
-}
-
 /// `1 / v`, and 0 for 0.
 #[inline(always)]
 pub(crate) fn inverse_or_zero(v: f32) -> f32 {
@@ -165,10 +156,8 @@ mod tests {
             (-7.51, -8),
         ] {
             assert_eq!(nearest(v), n);
-            assert_eq!(nearest_within(v, -8.0, 7.0), n as f32);
         }
         assert_eq!(nearest(f32::NAN), 0);
-        assert_eq!(nearest_within(40.0, -32.0, 31.0), 31.0);
         assert_eq!(half_bits(2049.0 / 2048.0), 0x3c00);
         assert_eq!(half_bits(1e30), 0x7c00);
     }

@@ -143,6 +143,9 @@ fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, Bl
     Ok(values.iter().all(|v| v.is_finite()))
 }
 
+/// Takes the next encoded bytes, and how many bytes of the source they came from; may ask for the end.
+pub type Sink<'a> = dyn FnMut(&[u8], u64) -> Result<ControlFlow<()>, GgufError> + 'a;
+
 /// Converts one tensor to type `to` and hands out its bytes in order, some megabytes at a time.
 /// Importances are taken by expert: the index over all dimensions past the second. Returns how many
 /// rows gave a value that is not finite, or none if `sink` asked for the end.
@@ -154,7 +157,7 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
     tensor: &TensorInfo,
     to: GgmlType,
     importance: Option<&crate::ImatrixEntry>,
-    sink: &mut dyn FnMut(&[u8], u64) -> Result<ControlFlow<()>, GgufError>,
+    sink: &mut Sink<'_>,
 ) -> Result<Option<u64>, QuantizeError> {
     let bytes = source.tensor_bytes(tensor)?;
     if tensor.ggml_type() == to {

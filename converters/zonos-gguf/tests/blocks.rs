@@ -97,6 +97,22 @@ fn random_blocks_have_the_values_of_ggml() {
     }
 }
 
+/// Importances that leave groups next to no weight: scales below zero, as ggml stores them.
+#[test]
+fn scales_below_zero_are_stored_as_ggml_does() {
+    let golden = Golden::open(fixture("sparse.safetensors"));
+    let (x, importance) = (golden.floats("x").unwrap(), golden.vector("imatrix"));
+    for t in [GgmlType::Q2K, GgmlType::Q4K, GgmlType::Q5K] {
+        for (i, (x, q)) in x
+            .iter()
+            .zip(golden.rows(&format!("{t}.q_im")).unwrap())
+            .enumerate()
+        {
+            assert!(quantized(t, x, Some(&importance)) == q, "{t}: row {i}");
+        }
+    }
+}
+
 #[test]
 fn the_full_golden_set() {
     let Some(folder) = goldens("blocks") else {
@@ -262,6 +278,8 @@ fn any_row() -> impl Strategy<Value = Vec<f32>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_bytes_make_decoding_panic(t in any_type(), seed in any::<u64>()) {
         let mut numbers = Numbers(seed);

@@ -209,7 +209,7 @@ fn values_of_every_type() {
     assert_eq!(file.dequantize(last.name()).unwrap(), [2.5]);
     let raw = bytes(fixture("hostile/ok_empty_array.gguf"));
     let file = read(&raw).unwrap();
-    assert_eq!(file.required::<Vec<i32>>("x.empty").unwrap(), []);
+    assert!(file.required::<Vec<i32>>("x.empty").unwrap().is_empty());
     assert_eq!(
         file.required::<Vec<String>>("x.none").unwrap(),
         Vec::<String>::new()
@@ -341,6 +341,8 @@ fn any_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_written_is_read(
         entries in proptest::collection::vec(("[a-z.]{1,12}", any_value()), 0..8),

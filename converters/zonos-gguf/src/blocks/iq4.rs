@@ -1,7 +1,7 @@
 //! The uneven grid of IQ4_NL and IQ4_XS, and the search for a scale on it.
 
 use crate::numeric::{MAGIC, ZERO_GROUP};
-use crate::search::{Groups, Lanes, peaks};
+use crate::search::{F4, Groups, LANES, Lanes, in_order, peaks};
 
 /// What the sixteen codes stand for, before the scale.
 pub const GRID: [i8; 16] = [
@@ -45,12 +45,17 @@ static NEAREST: [f32; STEPS] = values_by_step();
 /// The table entry of `x`; NaN counts as large.
 #[inline(always)]
 fn step(x: f32) -> usize {
-    let y = x + x;
-    let y = if y < 227.0 { y } else { 227.0 };
-    let y = if y > -256.0 { y } else { -256.0 };
-    let near = (y + MAGIC) - MAGIC;
-    let floor = if near > y { near - 1.0 } else { near };
-    ((floor + (MAGIC + 256.0)).to_bits() & 511) as usize
+    steps(F4::splat(x))[0]
+}
+
+/// The table entries of four.
+#[inline(always)]
+fn steps(x: F4) -> [usize; 4] {
+    let y = (x + x).smaller(F4::splat(227.0)).larger(F4::splat(-256.0));
+    let near = (y + F4::splat(MAGIC)) - F4::splat(MAGIC);
+    let floor = near.above(y).pick(near - F4::splat(1.0), near);
+    let bits = floor + F4::splat(MAGIC + 256.0);
+    bits.0.map(|v| (v.to_bits() & 511) as usize)
 }
 
 /// The code of the grid's entry nearest to `x`.
@@ -60,62 +65,39 @@ pub(super) fn nearest_code(x: f32) -> u8 {
 }
 
 /// The scale of each group: the best of sixteen by `(sum w x g)^2 / sum w g^2`, g from the grid.
-pub(super) fn scales<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-) -> Lanes<L> {
+pub(super) fn scales<const N: usize>(x: &Groups<N>, w: &Groups<N>) -> [f32; LANES] {
+    let one = F4::splat(1.0);
     let (largest, peak) = peaks(x);
-    let mut safe = [1.0f32; L];
-    for l in 0..L {
-        safe[l] = if largest[l] < ZERO_GROUP {
-            1.0
-        } else {
-            peak[l]
-        };
-    }
-    let (a, b) = grid_sums(x, w, &safe.map(|v| 1.0 / (-v / -127.0)));
-    let (mut scale, mut best) = ([0.0f32; L], [0.0f32; L]);
-    for l in 0..L {
-        scale[l] = if b[l] > 0.0 { a[l] / b[l] } else { 0.0 };
-        best[l] = scale[l] * a[l];
+    let zero = largest.map(|v| v.below(F4::splat(ZERO_GROUP)));
+    let safe: Lanes = std::array::from_fn(|h| zero[h].pick(one, peak[h]));
+    let (mut scale, mut best) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    for h in 0..2 {
+        let d = safe[h].neg() / F4::splat(-127.0);
+        let (a, b) = grid_sums(&x[h], &w[h], one / d);
+        let some = b.above(F4::ZERO);
+        scale[h] = some.pick(a / some.pick(b, one), F4::ZERO);
+        best[h] = scale[h] * a;
     }
     for t in -7..=7 {
-        let (a, b) = grid_sums(x, w, &safe.map(|v| (t - 127) as f32 / v));
-        for l in 0..L {
-            let take = b[l] > 0.0 && a[l] * a[l] > best[l] * b[l];
-            let s = a[l] / if take { b[l] } else { 1.0 };
-            scale[l] = if take { s } else { scale[l] };
-            best[l] = if take { s * a[l] } else { best[l] };
+        for h in 0..2 {
+            let (a, b) = grid_sums(&x[h], &w[h], F4::splat((t - 127) as f32) / safe[h]);
+            let take = b.above(F4::ZERO).and((a * a).above(best[h] * b));
+            let s = a / take.pick(b, one);
+            scale[h] = take.pick(s, scale[h]);
+            best[h] = take.pick(s * a, best[h]);
         }
     }
-    for l in 0..L {
-        scale[l] = if largest[l] < ZERO_GROUP {
-            0.0
-        } else {
-            scale[l]
-        };
-    }
-    scale
+    in_order(&std::array::from_fn(|h| zero[h].pick(F4::ZERO, scale[h])))
 }
 
 #[inline(always)]
-fn grid_sums<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    inverse: &Lanes<L>,
-) -> (Lanes<L>, Lanes<L>) {
-    let (mut a, mut b) = ([0.0f32; L], [0.0f32; L]);
+fn grid_sums<const N: usize>(x: &[F4; N], w: &[F4; N], inverse: F4) -> (F4, F4) {
+    let (mut a, mut b) = (F4::ZERO, F4::ZERO);
     for i in 0..N {
-        let mut at = [0usize; L];
-        for l in 0..L {
-            at[l] = step(inverse[l] * x[i][l]);
-        }
-        let near = at.map(|i| NEAREST[i & (STEPS - 1)]);
-        for l in 0..L {
-            let wg = w[i][l] * near[l];
-            a[l] += wg * x[i][l];
-            b[l] += wg * near[l];
-        }
+        let near = F4(steps(inverse * x[i]).map(|at| NEAREST[at & (STEPS - 1)]));
+        let wg = w[i] * near;
+        a = a + wg * x[i];
+        b = b + wg * near;
     }
     (a, b)
 }

@@ -3,7 +3,7 @@
 use super::iq4::{GRID, nearest_code, scales};
 use super::legacy::{nibbles, put_nibbles};
 use crate::numeric::{half_at, inverse_or_zero, put_half};
-use crate::search::{LANES, gather, importance_weights, squares, sums};
+use crate::search::{F4, LANES, gather, importance_weights, squares, sums};
 
 /// Values in a block.
 pub const VALUES: usize = 32;
@@ -23,13 +23,13 @@ pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u
     let span = LANES * VALUES;
     let parts = src.chunks(span).zip(dst.chunks_mut(LANES * BYTES));
     for (part, (x, out)) in parts.enumerate() {
-        let groups = gather::<LANES, VALUES>(x);
+        let groups = gather::<VALUES>(x);
         let squared = squares(&groups);
         let weights = match importance {
             None => squared,
             Some(w) => {
                 let w = w.chunks(span).nth(part).unwrap_or_default();
-                let spread = sums(&squared).map(|v| v * (2.0 / VALUES as f32));
+                let spread = sums(&squared).map(|v| v * F4::splat(2.0 / VALUES as f32));
                 importance_weights(&groups, &gather(w), &spread)
             }
         };

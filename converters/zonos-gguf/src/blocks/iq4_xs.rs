@@ -4,7 +4,7 @@
 use super::iq4::{GRID, nearest_code, scales};
 use super::legacy::{nibbles, put_nibbles};
 use crate::numeric::{half_at, inverse_or_zero, nearest, peak, put_half, sum_of_squares};
-use crate::search::{LANES, gather, importance_weights, squares};
+use crate::search::{F4, gather, importance_weights, squares};
 
 /// Values in a block.
 pub const VALUES: usize = 256;
@@ -39,11 +39,11 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
 
 /// Encodes a block.
 pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let groups = gather::<LANES, 32>(x);
+    let groups = gather::<32>(x);
     let weights = match importance {
         None => squares(&groups),
         Some(w) => {
-            let spread = [sum_of_squares(x) * (2.0 / VALUES as f32); LANES];
+            let spread = [F4::splat(sum_of_squares(x) * (2.0 / VALUES as f32)); 2];
             importance_weights(&groups, &gather(w), &spread)
         }
     };

@@ -3,7 +3,8 @@
 
 use crate::numeric::{half_bits, half_value, nearest, sum_of_squares};
 use crate::search::{
-    Affine, Grid, Groups, LANES, affine, gather, importance_weights, positive, squares, sums,
+    Affine, F4, Grid, Groups, LANES, affine, gather, importance_weights, in_order, positive,
+    squares, sums,
 };
 
 /// Values in a block of any of them.
@@ -103,17 +104,20 @@ pub(super) fn recode_signed(x: &[f32], d: f32, top: i32, out: &mut [u8]) {
     }
 }
 
-/// Six-bit scales and minima of eight groups in twelve bytes (Q4_K, Q5_K).
+/// Six-bit scales and minima of eight groups in twelve bytes (Q4_K, Q5_K). Of a number past 63 the upper
+/// bits go where the reference puts them.
 #[inline(always)]
-pub(super) fn put_scales(sc: &[u8; 8], mn: &[u8; 8], out: &mut [u8]) {
+pub(super) fn packed_scales(sc: &[u8; 8], mn: &[u8; 8]) -> [u8; 12] {
+    let mut out = [0u8; 12];
     for g in 0..4 {
-        out[g] = (sc[g] & 63) | (sc[g + 4] >> 4) << 6;
-        out[g + 4] = (mn[g] & 63) | (mn[g + 4] >> 4) << 6;
+        out[g] = sc[g] | (sc[g + 4] >> 4) << 6;
+        out[g + 4] = mn[g] | (mn[g + 4] >> 4) << 6;
         out[g + 8] = (sc[g + 4] & 15) | (mn[g + 4] & 15) << 4;
     }
+    out
 }
 
-/// The scales and minima that [`put_scales`] packed.
+/// The scales and minima that [`packed_scales`] packed.
 #[inline(always)]
 pub(super) fn scales(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut sc, mut mn) = ([0u8; 8], [0u8; 8]);
@@ -127,11 +131,16 @@ pub(super) fn scales(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
 }
 
 /// How a format with minima is searched.
-pub(super) struct Spec {
+pub(super) struct Spec<const G: usize> {
     /// Largest code.
     pub(super) top: i32,
     /// Largest scale or minimum of a group.
     pub(super) cap: i32,
+    /// What scales and minima are limited to without importance, and with: past `cap` only where a search
+    /// ended below zero and its code lost its sign.
+    pub(super) limits: [u8; 2],
+    /// What is read back of scales and minima that are stored.
+    pub(super) stored: fn(&[u8; G], &[u8; G]) -> ([u8; G], [u8; G]),
     /// Grid without importance.
     pub(super) plain: Grid,
     /// Mean square counts this often in the weights with importance.
@@ -162,39 +171,40 @@ pub(super) struct Parts<const G: usize> {
 pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
     x: &[f32; VALUES],
     importance: Option<&[f32; VALUES]>,
-    spec: &Spec,
+    spec: &Spec<G>,
 ) -> Parts<G> {
     let (mut scale, mut min, mut weight) = ([0.0f32; G], [0.0f32; G], [0.0f32; G]);
-    let mut found: [Option<Affine<LANES>>; 2] = [None, None];
+    let mut found: [Option<Affine>; 2] = [None, None];
     let span = LANES * N;
-    let spread = importance.map(|_| [spec.spread * sum_of_squares(x) / VALUES as f32; LANES]);
+    let spread =
+        importance.map(|_| [F4::splat(spec.spread * sum_of_squares(x) / VALUES as f32); 2]);
     for (part, x) in x.chunks_exact(span).enumerate() {
-        let groups = gather::<LANES, N>(x);
+        let groups = gather::<N>(x);
         let fit = match (importance, &spread) {
             (Some(w), Some(spread)) => {
                 let w = gather(&w[part * span..]);
                 let weights = importance_weights(&groups, &w, spread);
-                weight[part * LANES..][..LANES].copy_from_slice(&sums(&weights));
-                affine::<LANES, N, false>(&groups, &weights, spec.top, WEIGHTED)
+                weight[part * LANES..][..LANES].copy_from_slice(&in_order(&sums(&weights)));
+                affine::<N, false>(&groups, &weights, spec.top, WEIGHTED)
             }
             _ => {
                 let weights = plain_weights::<N, ABSOLUTE>(&groups);
-                affine::<LANES, N, ABSOLUTE>(&groups, &weights, spec.top, spec.plain)
+                affine::<N, ABSOLUTE>(&groups, &weights, spec.top, spec.plain)
             }
         };
         scale[part * LANES..][..LANES].copy_from_slice(&fit.scale);
         min[part * LANES..][..LANES].copy_from_slice(&fit.min);
         found[part] = Some(fit);
     }
-    let (d, sc, dmin, mn) = if importance.is_some() {
-        let (d, sc) = positive(&scale, &weight, spec.cap);
-        let (dmin, mn) = positive(&min, &weight, spec.cap);
-        (d, sc, dmin, mn)
+    let ((d, sc), (dmin, mn), limit) = if importance.is_some() {
+        let scales = positive(&scale, &weight, spec.cap);
+        (scales, positive(&min, &weight, spec.cap), spec.limits[1])
     } else {
-        let (d, sc) = by_largest(&scale, spec.cap);
-        let (dmin, mn) = by_largest(&min, spec.cap);
-        (d, sc, dmin, mn)
+        let scales = by_largest(&scale, spec.cap);
+        (scales, by_largest(&min, spec.cap), spec.limits[0])
     };
+    let limited = |codes: [u8; G]| codes.map(|v| v.min(limit));
+    let (sc, mn) = (spec.stored)(&limited(sc), &limited(mn));
     let (d, dmin) = (half_bits(d), half_bits(dmin));
     let mut codes = [0u8; VALUES];
     for (g, (x, codes)) in x
@@ -221,19 +231,15 @@ pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
     }
 }
 
-fn plain_weights<const N: usize, const ABSOLUTE: bool>(x: &Groups<LANES, N>) -> Groups<LANES, N> {
-    let mut rms = [0.0f32; LANES];
+fn plain_weights<const N: usize, const ABSOLUTE: bool>(x: &Groups<N>) -> Groups<N> {
+    let mut rms = [F4::ZERO; 2];
     if !ABSOLUTE {
-        rms = sums(&squares(x)).map(|v| (v / N as f32).sqrt());
+        rms = sums(&squares(x)).map(|v| (v / F4::splat(N as f32)).sqrt());
     }
     let mut out = *x;
-    for lanes in &mut out {
-        for l in 0..LANES {
-            lanes[l] = if ABSOLUTE {
-                lanes[l].abs()
-            } else {
-                rms[l] + lanes[l].abs()
-            };
+    for h in 0..2 {
+        for v in &mut out[h] {
+            *v = if ABSOLUTE { v.abs() } else { rms[h] + v.abs() };
         }
     }
     out
@@ -246,6 +252,6 @@ fn by_largest<const G: usize>(x: &[f32; G], cap: i32) -> (f32, [u8; G]) {
         high = if v > high { v } else { high };
     }
     let factor = if high > 0.0 { cap as f32 / high } else { 0.0 };
-    let codes = x.map(|v| i32::from(nearest(factor * v) as u8).min(cap) as u8);
+    let codes = x.map(|v| nearest(factor * v) as u8);
     (high / cap as f32, codes)
 }

@@ -2,7 +2,7 @@
 //! the block in the low ones), the fifth bits in a word.
 
 use crate::numeric::sum_of_squares;
-use crate::search::{Grid, LANES, affine, gather, importance_weights, signed};
+use crate::search::{F4, Grid, LANES, affine, gather, importance_weights, signed};
 
 /// Values in a block of any of the four.
 pub(super) const VALUES: usize = 32;
@@ -86,10 +86,10 @@ pub(super) fn signed_row(
     top: i32,
     mut put: impl FnMut(usize, f32, &[u8; VALUES]),
 ) {
-    let spread = [sum_of_squares(src) / src.len() as f32; LANES];
+    let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
     let span = LANES * VALUES;
     for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {
-        let groups = gather::<LANES, VALUES>(x);
+        let groups = gather::<VALUES>(x);
         let weights = importance_weights(&groups, &gather(w), &spread);
         let found = signed(&groups, &weights, top);
         for (lane, block) in x.as_chunks::<VALUES>().0.iter().enumerate() {
@@ -106,12 +106,12 @@ pub(super) fn affine_row(
     top: i32,
     mut put: impl FnMut(usize, f32, f32, &[u8; VALUES]),
 ) {
-    let spread = [sum_of_squares(src) / src.len() as f32; LANES];
+    let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
     let span = LANES * VALUES;
     for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {
-        let groups = gather::<LANES, VALUES>(x);
+        let groups = gather::<VALUES>(x);
         let weights = importance_weights(&groups, &gather(w), &spread);
-        let found = affine::<LANES, VALUES, false>(&groups, &weights, top, WEIGHTED);
+        let found = affine::<VALUES, false>(&groups, &weights, top, WEIGHTED);
         for (lane, block) in x.as_chunks::<VALUES>().0.iter().enumerate() {
             let codes = block.map(|v| found.code(lane, v));
             put(

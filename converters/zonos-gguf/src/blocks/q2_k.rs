@@ -9,9 +9,11 @@ pub const VALUES: usize = super::k::VALUES;
 /// Bytes of a block: scales (low nibble) and minima at 0, codes at 16, `d` at 80, `dmin` at 82.
 pub const BYTES: usize = 84;
 
-const SPEC: Spec = Spec {
+const SPEC: Spec<16> = Spec {
     top: 3,
     cap: 15,
+    limits: [255, 255],
+    stored: read_back,
     plain: Grid {
         first: -0.5,
         step: 0.1,
@@ -19,6 +21,16 @@ const SPEC: Spec = Spec {
     },
     spread: 1.0,
 };
+
+/// What the two nibbles keep.
+fn read_back(sc: &[u8; 16], mn: &[u8; 16]) -> ([u8; 16], [u8; 16]) {
+    let (mut scales, mut minima) = (*sc, *mn);
+    for (s, m) in scales.iter_mut().zip(&mut minima) {
+        let byte = *s | *m << 4;
+        (*s, *m) = (byte & 15, byte >> 4);
+    }
+    (scales, minima)
+}
 
 /// Decodes a block.
 #[inline]
@@ -37,8 +49,8 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
 /// Encodes a block.
 pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
     let parts = choose::<16, 16, true>(x, importance, &SPEC);
-    for g in 0..16 {
-        block[g] = parts.sc[g] | parts.mn[g] << 4;
+    for (s, (scale, low)) in block.iter_mut().zip(parts.sc.iter().zip(parts.mn)) {
+        *s = scale | low << 4;
     }
     put_two_bits(&parts.codes, &mut block[16..80]);
     block[80..82].copy_from_slice(&parts.d.to_le_bytes());

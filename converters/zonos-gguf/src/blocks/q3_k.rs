@@ -3,7 +3,7 @@
 
 use super::k::{add_bit, put_bit, put_two_bits, recode_signed, two_bits};
 use crate::numeric::{half_at, half_bits, half_value, nearest, peak, sum_of_squares};
-use crate::search::{LANES, Signed, descent, gather, importance_weights, signed, sums};
+use crate::search::{F4, LANES, descent, gather, importance_weights, in_order, signed, sums};
 
 /// Values in a block.
 pub const VALUES: usize = super::k::VALUES;
@@ -72,13 +72,9 @@ pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &m
 fn plain(x: &[f32; VALUES], codes: &mut [u8; VALUES]) -> (f32, [u8; 16]) {
     let mut scale = [0.0f32; 16];
     for half in 0..2 {
-        let (s, found) = descent(&gather::<LANES, 16>(&x[128 * half..]));
+        let (s, found) = descent(&gather::<16>(&x[128 * half..]));
         scale[LANES * half..][..LANES].copy_from_slice(&s);
-        for (i, lanes) in found.iter().enumerate() {
-            for (l, q) in lanes.iter().enumerate() {
-                codes[128 * half + 16 * l + i] = *q;
-            }
-        }
+        codes[128 * half..][..128].copy_from_slice(found.as_flattened());
     }
     let largest = peak(&scale).1;
     if largest == 0.0 {
@@ -95,23 +91,26 @@ fn weighted(
     importance: &[f32; VALUES],
     codes: &mut [u8; VALUES],
 ) -> (f32, [u8; 16]) {
-    let spread = [2.0 * sum_of_squares(x) / VALUES as f32; LANES];
-    let (mut scale, mut weight) = ([[0.0f32; 1]; 16], [[0.0f32; 1]; 16]);
+    let spread = [F4::splat(2.0 * sum_of_squares(x) / VALUES as f32); 2];
+    let (mut scale, mut weight) = ([0.0f32; 128], [0.0f32; 128]);
     for half in 0..2 {
         let part = &x[128 * half..][..128];
-        let groups = gather::<LANES, 16>(part);
+        let groups = gather::<16>(part);
         let weights = importance_weights(&groups, &gather(&importance[128 * half..]), &spread);
         let found = signed(&groups, &weights, TOP);
-        for (l, sum) in sums(&weights).into_iter().enumerate() {
-            scale[LANES * half + l] = [found.scale[l]];
-            weight[LANES * half + l] = [sum];
-        }
+        scale[LANES * half..][..LANES].copy_from_slice(&found.scale);
+        weight[LANES * half..][..LANES].copy_from_slice(&in_order(&sums(&weights)));
         for (i, v) in part.iter().enumerate() {
             codes[128 * half + i] = found.code(i / 16, *v);
         }
     }
-    let found: Signed<1> = signed(&scale, &weight, 32);
-    (found.scale[0], scale.map(|s| found.code(0, s[0])))
+    // The sixteen scales are one group; the seven others are zeros.
+    let found = signed::<16>(&gather(&scale), &gather(&weight), 32);
+    let mut scales = [0u8; 16];
+    for (code, s) in scales.iter_mut().zip(scale) {
+        *code = found.code(0, s);
+    }
+    (found.scale[0], scales)
 }
 
 fn put_scales(scales: &[u8; 16], out: &mut [u8]) {

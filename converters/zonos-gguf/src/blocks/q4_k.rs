@@ -1,7 +1,7 @@
 //! Q4_K: 8 groups of 32 values with 6-bit scales and minima, 4-bit codes;
 //! value = d scale code - dmin minimum.
 
-use super::k::{Spec, choose, nibbles, put_nibbles, put_scales, scales};
+use super::k::{Spec, choose, nibbles, packed_scales, put_nibbles, scales};
 use crate::numeric::half_at;
 use crate::search::Grid;
 
@@ -10,9 +10,11 @@ pub const VALUES: usize = super::k::VALUES;
 /// Bytes of a block: `d` at 0, `dmin` at 2, scales at 4, nibbles at 16.
 pub const BYTES: usize = 144;
 
-const SPEC: Spec = Spec {
+const SPEC: Spec<8> = Spec {
     top: 15,
     cap: 63,
+    limits: [63, 255],
+    stored: |sc, mn| scales(&packed_scales(sc, mn)),
     plain: Grid {
         first: -1.0,
         step: 0.1,
@@ -49,6 +51,6 @@ pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &m
     let parts = choose::<8, 32, false>(x, importance, &SPEC);
     block[..2].copy_from_slice(&parts.d.to_le_bytes());
     block[2..4].copy_from_slice(&parts.dmin.to_le_bytes());
-    put_scales(&parts.sc, &parts.mn, &mut block[4..16]);
+    block[4..16].copy_from_slice(&packed_scales(&parts.sc, &parts.mn));
     put_nibbles(&parts.codes, &mut block[16..]);
 }

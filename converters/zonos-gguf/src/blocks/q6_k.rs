@@ -36,7 +36,7 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
 pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
     let mut scale = [0.0f32; 16];
     let fit = |half: usize, scale: &mut [f32; 16]| {
-        let groups = gather::<LANES, 16>(&x[128 * half..]);
+        let groups = gather::<16>(&x[128 * half..]);
         let weights = match importance {
             None => squares(&groups),
             Some(w) => gather(&w[128 * half..]),

@@ -1,7 +1,7 @@
 //! x ~ s l - m with l in [0, top] and m >= 0.
 
-use super::{Groups, Lanes};
-use crate::numeric::{nearest, nearest_within};
+use super::{F4, Groups, LANES, Lanes, in_order};
+use crate::numeric::nearest;
 
 /// The candidate grids: `(top + first + step * i) / range` for `i` in `0..=steps`.
 #[derive(Clone, Copy)]
@@ -12,186 +12,136 @@ pub(crate) struct Grid {
 }
 
 /// What [`affine`] found, a number for each group.
-pub(crate) struct Affine<const L: usize> {
+pub(crate) struct Affine {
     /// The scale s; 0 for a group without spread.
-    pub(crate) scale: Lanes<L>,
+    pub(crate) scale: [f32; LANES],
     /// The minimum m.
-    pub(crate) min: Lanes<L>,
+    pub(crate) min: [f32; LANES],
     /// The grid that gave them: codes are `nearest(inverse * (x - origin))`, clamped.
-    inverse: Lanes<L>,
-    origin: Lanes<L>,
-    flat: [bool; L],
+    inverse: [f32; LANES],
+    origin: [f32; LANES],
+    flat: [bool; LANES],
     top: i32,
 }
 
-impl<const L: usize> Affine<L> {
-    /// The code of `x`, a value of group `lane`.
+impl Affine {
+    /// The code of `x`, a value of group `g`.
     #[inline]
-    pub(crate) fn code(&self, lane: usize, x: f32) -> u8 {
-        if self.flat[lane] {
+    pub(crate) fn code(&self, g: usize, x: f32) -> u8 {
+        if self.flat[g] {
             return 0;
         }
-        nearest(self.inverse[lane] * (x - self.origin[lane])).clamp(0, self.top) as u8
+        nearest(self.inverse[g] * (x - self.origin[g])).clamp(0, self.top) as u8
     }
 }
-
-/// Products below this round the same whether they are limited before or after; above 2^22 the
-/// reference's rounding wraps round.
-const SURE: f32 = 4_000_000.0;
 
 /// The best of `grid` by the weighted error, absolute (`ABSOLUTE`) or squared. The origin that an
 /// accepted candidate finds is the origin of all later candidates.
-pub(crate) fn affine<const L: usize, const N: usize, const ABSOLUTE: bool>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
+pub(crate) fn affine<const N: usize, const ABSOLUTE: bool>(
+    x: &Groups<N>,
+    w: &Groups<N>,
     top: i32,
     grid: Grid,
-) -> Affine<L> {
-    let (mut lowest, mut high) = (x[0], x[0]);
-    let (mut sw, mut sx) = ([0.0f32; L], [0.0f32; L]);
-    for i in 0..N {
-        for l in 0..L {
-            let v = x[i][l];
-            lowest[l] = if v < lowest[l] { v } else { lowest[l] };
-            high[l] = if v > high[l] { v } else { high[l] };
-            sw[l] += w[i][l];
-            sx[l] += w[i][l] * v;
+) -> Affine {
+    let one = F4::splat(1.0);
+    let top_value = F4::splat(top as f32);
+    let mut codes = [F4::ZERO; N];
+    let (mut high, mut origin) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    let (mut sw, mut sx) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    let (mut scale, mut best) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    let (mut kept_inverse, mut kept_origin) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    for h in 0..2 {
+        let mut low = x[h][0];
+        high[h] = low;
+        for i in 0..N {
+            low = x[h][i].smaller(low);
+            high[h] = x[h][i].larger(high[h]);
+            sw[h] = sw[h] + w[h][i];
+            sx[h] = sx[h] + w[h][i] * x[h][i];
         }
+        origin[h] = low.above(F4::ZERO).pick(F4::ZERO, low);
     }
-    let mut origin = lowest.map(|v| if v > 0.0 { 0.0 } else { v });
-    let mut flat = [false; L];
-    for l in 0..L {
-        flat[l] = high[l] <= origin[l];
+    // A group without spread is searched like any other, on a range of one, and set aside below.
+    let spread: [_; 2] = std::array::from_fn(|h| high[h].above(origin[h]));
+    let flat_min = origin.map(F4::neg);
+    for h in 0..2 {
+        let inverse = top_value / spread[h].pick(high[h] - origin[h], one);
+        scale[h] = one / inverse;
+        code_sums(&x[h], &w[h], inverse, origin[h], top_value, &mut codes);
+        best[h] = error::<N, ABSOLUTE>(&x[h], &w[h], scale[h], origin[h], &codes);
+        (kept_inverse[h], kept_origin[h]) = (inverse, origin[h]);
     }
-    let flat_min = origin.map(|v| -v);
-    let range = |origin: &Lanes<L>| {
-        let mut out = [1.0f32; L];
-        for l in 0..L {
-            out[l] = if flat[l] { 1.0 } else { high[l] - origin[l] };
-        }
-        out
-    };
-    // Whether no product of a candidate can reach the magnitudes where rounding wraps.
-    let sure = |inverse: &Lanes<L>, origin: &Lanes<L>| {
-        (0..L).all(|l| {
-            let reach = (lowest[l] - origin[l])
-                .abs()
-                .max((high[l] - origin[l]).abs());
-            flat[l] || inverse[l].abs() * reach < SURE
-        })
-    };
-
-    let ftop = top as f32;
-    let mut codes = [[0.0f32; L]; N];
-    let mut inverse = range(&origin).map(|v| ftop / v);
-    let mut scale = inverse.map(|v| 1.0 / v);
-    let sure_now = sure(&inverse, &origin);
-    code_sums(x, w, &inverse, &origin, ftop, sure_now, &mut codes);
-    let mut best = error::<L, N, ABSOLUTE>(x, w, &scale, &origin, &codes);
-    let (mut kept_inverse, mut kept_origin) = (inverse, origin);
     for i in 0..=grid.steps {
-        let step = grid.first + grid.step * i as f32 + ftop;
-        inverse = range(&origin).map(|v| step / v);
-        let sure_now = sure(&inverse, &origin);
-        let (sl, sll, sxl) = code_sums(x, w, &inverse, &origin, ftop, sure_now, &mut codes);
-        let (mut s, mut low) = ([0.0f32; L], [0.0f32; L]);
-        let mut solvable = [false; L];
-        for l in 0..L {
-            let det = sw[l] * sll[l] - sl[l] * sl[l];
-            solvable[l] = det > 0.0;
-            let det = if solvable[l] { det } else { 1.0 };
-            s[l] = (sw[l] * sxl[l] - sx[l] * sl[l]) / det;
-            low[l] = (sll[l] * sx[l] - sl[l] * sxl[l]) / det;
-            let above = low[l] > 0.0;
-            let through_zero = sxl[l] / if sll[l] != 0.0 { sll[l] } else { 1.0 };
-            s[l] = if above { through_zero } else { s[l] };
-            low[l] = if above { 0.0 } else { low[l] };
-        }
-        let e = error::<L, N, ABSOLUTE>(x, w, &s, &low, &codes);
-        for l in 0..L {
-            let take = solvable[l] & (e[l] < best[l]);
-            best[l] = if take { e[l] } else { best[l] };
-            scale[l] = if take { s[l] } else { scale[l] };
-            kept_inverse[l] = if take { inverse[l] } else { kept_inverse[l] };
-            kept_origin[l] = if take { origin[l] } else { kept_origin[l] };
-            origin[l] = if take { low[l] } else { origin[l] };
+        let step = F4::splat(grid.first + grid.step * i as f32 + top as f32);
+        for h in 0..2 {
+            let inverse = step / spread[h].pick(high[h] - origin[h], one);
+            let (sl, sll, sxl) = code_sums(&x[h], &w[h], inverse, origin[h], top_value, &mut codes);
+            let det = sw[h] * sll - sl * sl;
+            let solvable = det.above(F4::ZERO);
+            let det = solvable.pick(det, one);
+            let s = (sw[h] * sxl - sx[h] * sl) / det;
+            let low = (sll * sx[h] - sl * sxl) / det;
+            let above = low.above(F4::ZERO);
+            let some = sll.differs(F4::ZERO);
+            let through_zero = some.pick(sxl / some.pick(sll, one), F4::ZERO);
+            let s = above.pick(through_zero, s);
+            let low = above.pick(F4::ZERO, low);
+            let e = error::<N, ABSOLUTE>(&x[h], &w[h], s, low, &codes);
+            let take = solvable.and(e.below(best[h]));
+            best[h] = take.pick(e, best[h]);
+            scale[h] = take.pick(s, scale[h]);
+            kept_inverse[h] = take.pick(inverse, kept_inverse[h]);
+            kept_origin[h] = take.pick(origin[h], kept_origin[h]);
+            origin[h] = take.pick(low, origin[h]);
         }
     }
-    let mut min = [0.0f32; L];
-    for l in 0..L {
-        scale[l] = if flat[l] { 0.0 } else { scale[l] };
-        min[l] = if flat[l] { flat_min[l] } else { -origin[l] };
-    }
+    let scale: Lanes = std::array::from_fn(|h| spread[h].pick(scale[h], F4::ZERO));
+    let min: Lanes = std::array::from_fn(|h| spread[h].pick(origin[h].neg(), flat_min[h]));
     Affine {
-        scale,
-        min,
-        inverse: kept_inverse,
-        origin: kept_origin,
-        flat,
+        scale: in_order(&scale),
+        min: in_order(&min),
+        inverse: in_order(&kept_inverse),
+        origin: in_order(&kept_origin),
+        flat: std::array::from_fn(|g| !spread[g / 4].lane(g % 4)),
         top,
     }
 }
 
 /// Codes on one grid, and `(sum w l, sum (w l) l, sum (w l) x)` of each group.
 #[inline(always)]
-fn code_sums<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    inverse: &Lanes<L>,
-    origin: &Lanes<L>,
-    top: f32,
-    sure: bool,
-    codes: &mut Groups<L, N>,
-) -> (Lanes<L>, Lanes<L>, Lanes<L>) {
-    if sure {
-        sums_by(x, w, inverse, origin, codes, |v| {
-            nearest_within(v, 0.0, top)
-        })
-    } else {
-        sums_by(x, w, inverse, origin, codes, |v| {
-            nearest(v).clamp(0, top as i32) as f32
-        })
-    }
-}
-
-#[inline(always)]
-fn sums_by<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    inverse: &Lanes<L>,
-    origin: &Lanes<L>,
-    codes: &mut Groups<L, N>,
-    round: impl Fn(f32) -> f32,
-) -> (Lanes<L>, Lanes<L>, Lanes<L>) {
-    let (mut sl, mut sll, mut sxl) = ([0.0f32; L], [0.0f32; L], [0.0f32; L]);
+fn code_sums<const N: usize>(
+    x: &[F4; N],
+    w: &[F4; N],
+    inverse: F4,
+    origin: F4,
+    top: F4,
+    codes: &mut [F4; N],
+) -> (F4, F4, F4) {
+    let (mut sl, mut sll, mut sxl) = (F4::ZERO, F4::ZERO, F4::ZERO);
     for i in 0..N {
-        for l in 0..L {
-            let q = round(inverse[l] * (x[i][l] - origin[l]));
-            codes[i][l] = q;
-            let wq = w[i][l] * q;
-            sl[l] += wq;
-            sll[l] += wq * q;
-            sxl[l] += wq * x[i][l];
-        }
+        let q = (inverse * (x[i] - origin)).nearest_within(F4::ZERO, top);
+        codes[i] = q;
+        let wq = w[i] * q;
+        sl = sl + wq;
+        sll = sll + wq * q;
+        sxl = sxl + wq * x[i];
     }
     (sl, sll, sxl)
 }
 
 /// Weighted error of `s l + low` against x.
 #[inline(always)]
-fn error<const L: usize, const N: usize, const ABSOLUTE: bool>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    s: &Lanes<L>,
-    low: &Lanes<L>,
-    codes: &Groups<L, N>,
-) -> Lanes<L> {
-    let mut out = [0.0f32; L];
+fn error<const N: usize, const ABSOLUTE: bool>(
+    x: &[F4; N],
+    w: &[F4; N],
+    s: F4,
+    low: F4,
+    codes: &[F4; N],
+) -> F4 {
+    let mut out = F4::ZERO;
     for i in 0..N {
-        for l in 0..L {
-            let d = s[l] * codes[i][l] + low[l] - x[i][l];
-            out[l] += w[i][l] * if ABSOLUTE { d.abs() } else { d * d };
-        }
+        let d = s * codes[i] + low - x[i];
+        out = out + w[i] * if ABSOLUTE { d.abs() } else { d * d };
     }
     out
 }

@@ -1,73 +1,67 @@
 //! x ~ s l with l in [-4, 3] by coordinate descent, weights x^2 (Q3_K without importance).
 
-use super::{Groups, Lanes, peaks};
-use crate::numeric::{ZERO_GROUP, nearest};
+use super::{F4, Groups, LANES, in_order, peaks};
+use crate::numeric::ZERO_GROUP;
 
-const TOP: i32 = 4;
+const TOP: f32 = 4.0;
 
-/// Scales and codes (`[value][group]`, 4 added; 0 for a group of zeros).
+/// Scales and codes (`[group][value]`, 4 added; 0 for a group of zeros).
 ///
 /// A group whose sweep changed nothing would not change in the next one either, so groups need no
 /// end of their own.
-pub(crate) fn descent<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-) -> (Lanes<L>, [[u8; L]; N]) {
+pub(crate) fn descent<const N: usize>(x: &Groups<N>) -> ([f32; LANES], [[u8; N]; LANES]) {
+    let (low, high, one) = (F4::splat(-TOP), F4::splat(TOP - 1.0), F4::splat(1.0));
     let (largest, peak) = peaks(x);
-    let mut inverse = [0.0f32; L];
-    for l in 0..L {
-        inverse[l] = -(TOP as f32)
-            / if largest[l] < ZERO_GROUP {
-                1.0
-            } else {
-                peak[l]
-            };
-    }
-    let mut codes = [[0.0f32; L]; N];
-    let (mut a, mut b) = ([0.0f32; L], [0.0f32; L]);
-    for i in 0..N {
-        for l in 0..L {
-            let (v, w) = (x[i][l], x[i][l] * x[i][l]);
-            let q = nearest(inverse[l] * v).clamp(-TOP, TOP - 1) as f32;
-            codes[i][l] = q;
-            a[l] += w * v * q;
-            b[l] += w * q * q;
+    let zero = largest.map(|v| v.below(F4::splat(ZERO_GROUP)));
+    let mut codes = [[F4::ZERO; N]; 2];
+    let (mut a, mut b) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+    for h in 0..2 {
+        let inverse = low / zero[h].pick(one, peak[h]);
+        for i in 0..N {
+            let v = x[h][i];
+            let (w, q) = (v * v, (inverse * v).nearest_within(low, high));
+            codes[h][i] = q;
+            a[h] = a[h] + w * v * q;
+            b[h] = b[h] + w * q * q;
         }
     }
     for _ in 0..5 {
-        let mut moved = 0u32;
+        let mut moved = false;
         for i in 0..N {
-            for l in 0..L {
-                let (v, q) = (x[i][l], codes[i][l]);
+            for h in 0..2 {
+                let (v, q) = (x[h][i], codes[h][i]);
                 let w = v * v;
-                let (less_a, less_b) = (a[l] - w * v * q, b[l] - w * q * q);
-                let some = less_a > 0.0;
-                let to = nearest(v * less_b / if some { less_a } else { 1.0 });
-                let to = to.clamp(-TOP, TOP - 1) as f32;
+                let (less_a, less_b) = (a[h] - w * v * q, b[h] - w * q * q);
+                let some = less_a.above(F4::ZERO);
+                let to = (v * less_b / some.pick(less_a, one)).nearest_within(low, high);
                 let (more_a, more_b) = (less_a + w * v * to, less_b + w * to * to);
                 let take = some
-                    & (to != q)
-                    & (more_b > 0.0)
-                    & (more_a * more_a * b[l] > a[l] * a[l] * more_b);
-                codes[i][l] = if take { to } else { q };
-                a[l] = if take { more_a } else { a[l] };
-                b[l] = if take { more_b } else { b[l] };
-                moved |= u32::from(take);
+                    .and(to.differs(q))
+                    .and(more_b.above(F4::ZERO))
+                    .and((more_a * more_a * b[h]).above(a[h] * a[h] * more_b));
+                codes[h][i] = take.pick(to, q);
+                a[h] = take.pick(more_a, a[h]);
+                b[h] = take.pick(more_b, b[h]);
+                moved |= take.any();
             }
         }
-        if moved == 0 {
+        if !moved {
             break;
         }
     }
-    let mut scale = [0.0f32; L];
-    let mut out = [[0u8; L]; N];
-    for l in 0..L {
-        if largest[l] < ZERO_GROUP {
-            continue;
-        }
-        scale[l] = if b[l] > 0.0 { a[l] / b[l] } else { 0.0 };
+    let mut scale = [F4::ZERO; 2];
+    let mut out = [[0u8; N]; LANES];
+    for h in 0..2 {
+        let some = b[h].above(F4::ZERO);
+        let s = some.pick(a[h] / some.pick(b[h], one), F4::ZERO);
+        scale[h] = zero[h].pick(F4::ZERO, s);
         for i in 0..N {
-            out[i][l] = (codes[i][l] as i32 + TOP) as u8;
+            for (l, q) in codes[h][i].0.into_iter().enumerate() {
+                if !zero[h].lane(l) {
+                    out[4 * h + l][i] = (q + TOP) as u8;
+                }
+            }
         }
     }
-    (scale, out)
+    (in_order(&scale), out)
 }

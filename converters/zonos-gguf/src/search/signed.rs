@@ -1,94 +1,87 @@
 //! x ~ s l with l in [-top, top - 1].
 
-use super::{Groups, Lanes, peaks};
-use crate::numeric::{ZERO_GROUP, nearest, nearest_within};
+use super::{F4, Groups, LANES, Lanes, in_order, peaks};
+use crate::numeric::{ZERO_GROUP, nearest};
 
 /// What [`signed`] found, a number for each group.
-pub(crate) struct Signed<const L: usize> {
+pub(crate) struct Signed {
     /// The scale; 0 for a group of zeros.
-    pub(crate) scale: Lanes<L>,
-    /// The grid that gave it: codes are `nearest(inverse * x)`, clamped.
-    inverse: Lanes<L>,
-    zero: [bool; L],
+    pub(crate) scale: [f32; LANES],
+    /// The grid that gave it: codes are `nearest(inverse * x)`, clamped. 0 for a group of zeros.
+    inverse: [f32; LANES],
     top: i32,
 }
 
-impl<const L: usize> Signed<L> {
-    /// The code of `x`, a value of group `lane`, with `top` added: 0..2 top.
+impl Signed {
+    /// The code of `x`, a value of group `g`, with `top` added: 0..2 top.
     #[inline]
-    pub(crate) fn code(&self, lane: usize, x: f32) -> u8 {
-        if self.zero[lane] {
+    pub(crate) fn code(&self, g: usize, x: f32) -> u8 {
+        let inverse = self.inverse[g];
+        if inverse == 0.0 {
             return 0;
         }
-        (nearest(self.inverse[lane] * x).clamp(-self.top, self.top - 1) + self.top) as u8
+        (nearest(inverse * x).clamp(-self.top, self.top - 1) + self.top) as u8
     }
 }
 
 /// The best of nineteen grids around `-top / peak` by `(sum w x l)^2 / sum w l^2`.
-pub(crate) fn signed<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    top: i32,
-) -> Signed<L> {
+pub(crate) fn signed<const N: usize>(x: &Groups<N>, w: &Groups<N>, top: i32) -> Signed {
     let (largest, peak) = peaks(x);
-    let zero = largest.map(|v| v < ZERO_GROUP);
-    let mut safe = peak;
-    for l in 0..L {
-        safe[l] = if zero[l] { 1.0 } else { peak[l] };
-    }
+    let zero = largest.map(|v| v.below(F4::splat(ZERO_GROUP)));
+    let safe: Lanes = std::array::from_fn(|h| zero[h].pick(F4::splat(1.0), peak[h]));
     let mut wx = *w;
-    for i in 0..N {
-        for l in 0..L {
-            wx[i][l] *= x[i][l];
+    for h in 0..2 {
+        for i in 0..N {
+            wx[h][i] = w[h][i] * x[h][i];
         }
     }
-    let ftop = top as f32;
-    let mut inverse = safe.map(|v| -ftop / v);
-    let (a, b) = grid_sums(x, w, &wx, &inverse, ftop);
-    let (mut scale, mut best) = ([0.0f32; L], [0.0f32; L]);
-    for l in 0..L {
-        scale[l] = if b[l] != 0.0 { a[l] / b[l] } else { 0.0 };
-        best[l] = scale[l] * a[l];
+    let top_value = top as f32;
+    let (mut scale, mut best, mut inverse) = ([F4::ZERO; 2], [F4::ZERO; 2], [F4::ZERO; 2]);
+    for h in 0..2 {
+        inverse[h] = F4::splat(-top_value) / safe[h];
+        let (a, b) = grid_sums(&x[h], &w[h], &wx[h], inverse[h], top_value);
+        let some = b.differs(F4::ZERO);
+        scale[h] = some.pick(a / some.pick(b, F4::splat(1.0)), F4::ZERO);
+        best[h] = scale[h] * a;
     }
     for step in (-9..=9).filter(|&step| step != 0) {
-        let candidate = safe.map(|v| -(ftop + 0.1f32 * step as f32) / v);
-        let (a, b) = grid_sums(x, w, &wx, &candidate, ftop);
-        for l in 0..L {
-            let take = b[l] > 0.0 && a[l] * a[l] > best[l] * b[l];
-            let s = a[l] / if take { b[l] } else { 1.0 };
-            scale[l] = if take { s } else { scale[l] };
-            best[l] = if take { s * a[l] } else { best[l] };
-            inverse[l] = if take { candidate[l] } else { inverse[l] };
+        let grid = F4::splat(-(top_value + 0.1f32 * step as f32));
+        for h in 0..2 {
+            let candidate = grid / safe[h];
+            let (a, b) = grid_sums(&x[h], &w[h], &wx[h], candidate, top_value);
+            let take = b.above(F4::ZERO).and((a * a).above(best[h] * b));
+            let s = a / take.pick(b, F4::splat(1.0));
+            scale[h] = take.pick(s, scale[h]);
+            best[h] = take.pick(s * a, best[h]);
+            inverse[h] = take.pick(candidate, inverse[h]);
         }
     }
-    for l in 0..L {
-        scale[l] = if zero[l] { 0.0 } else { scale[l] };
+    for h in 0..2 {
+        scale[h] = zero[h].pick(F4::ZERO, scale[h]);
+        inverse[h] = zero[h].pick(F4::ZERO, inverse[h]);
     }
     Signed {
-        scale,
-        inverse,
-        zero,
+        scale: in_order(&scale),
+        inverse: in_order(&inverse),
         top,
     }
 }
 
-/// `(sum (w x) l, sum (w l) l)` of each group. No product passes 2^22 here, since no value passes
-/// the peak, so limiting before rounding is the same as after.
+/// `(sum (w x) l, sum (w l) l)` of each group.
 #[inline(always)]
-fn grid_sums<const L: usize, const N: usize>(
-    x: &Groups<L, N>,
-    w: &Groups<L, N>,
-    wx: &Groups<L, N>,
-    inverse: &Lanes<L>,
+fn grid_sums<const N: usize>(
+    x: &[F4; N],
+    w: &[F4; N],
+    wx: &[F4; N],
+    inverse: F4,
     top: f32,
-) -> (Lanes<L>, Lanes<L>) {
-    let (mut a, mut b) = ([0.0f32; L], [0.0f32; L]);
+) -> (F4, F4) {
+    let (low, high) = (F4::splat(-top), F4::splat(top - 1.0));
+    let (mut a, mut b) = (F4::ZERO, F4::ZERO);
     for i in 0..N {
-        for l in 0..L {
-            let q = nearest_within(inverse[l] * x[i][l], -top, top - 1.0);
-            a[l] += wx[i][l] * q;
-            b[l] += w[i][l] * q * q;
-        }
+        let q = (inverse * x[i]).nearest_within(low, high);
+        a = a + wx[i] * q;
+        b = b + w[i] * q * q;
     }
     (a, b)
 }
