@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use common::{Work, zonos};
 use serde_json::Value;
 use zonos_audio::decode::{DecodeLimits, Decoded, decode_file};
+use zonos_audio::encode::{AudioFormat, PcmScale, encode_file};
 
 fn fixture(name: &str) -> String {
     let fixtures = concat!(
@@ -182,6 +183,75 @@ fn wrong_outputs_are_refused_first() {
         assert!(err.contains("--features mp3"), "{err}");
     }
     assert!(!work.path("a.wav").exists() && !work.path("a.flac").exists());
+}
+
+/// Hours at a low rate would be gigabytes at a high one: said before anything is allocated.
+#[test]
+fn what_would_not_fit_is_not_begun() {
+    let work = Work::new();
+    let (input, output) = (work.path("long.wav"), work.arg("a.wav"));
+    // 7200 s at 1 kHz.
+    let silence = vec![0.0; 7_200_000];
+    encode_file(
+        &input,
+        &[silence],
+        1_000,
+        AudioFormat::WavPcm16,
+        PcmScale::Full,
+    )
+    .unwrap();
+    let input = input.display().to_string();
+    let began = std::time::Instant::now();
+    let (code, _, err) = run(&["audio", "resample", &input, &output, "--rate", "384000"]);
+    assert_eq!(code, Some(1), "{err}");
+    for needle in ["long.wav", "7200 s", "11059200000 bytes", "--rate"] {
+        assert!(err.contains(needle), "{needle}: {err}");
+    }
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20));
+    assert!(!work.path("a.wav").exists());
+}
+
+#[test]
+fn formats_tell_what_they_cannot_hold_before_anything_is_decoded() {
+    let work = Work::new();
+    let (fast, wide) = (work.path("fast.wav"), work.path("wide.wav"));
+    let (format, scale) = (AudioFormat::WavPcm16, PcmScale::Full);
+    encode_file(&fast, &[vec![0.1; 100]], 192_000, format, scale).unwrap();
+    encode_file(&wide, &vec![vec![0.1; 100]; 9], 48_000, format, scale).unwrap();
+    let (fast, wide) = (fast.display().to_string(), wide.display().to_string());
+    let (flac, opus) = (work.arg("a.flac"), work.arg("a.opus"));
+    for (args, says) in [
+        (
+            &["convert", &fast, &flac][..],
+            "up to 96000 Hz, and this is 192000 Hz",
+        ),
+        (
+            &["resample", &fast, &flac, "--rate", "96001"],
+            "up to 96000 Hz",
+        ),
+        (&["convert", &wide, &flac], "at most 8 channels"),
+        (&["convert", &wide, &opus], "at most 2 channels"),
+    ] {
+        let args: Vec<&str> = std::iter::once("audio")
+            .chain(args.iter().copied())
+            .collect();
+        let (code, _, err) = run(&args);
+        assert_eq!(code, Some(2), "{args:?}: {err}");
+        assert!(err.contains(says), "{args:?}: {err}");
+    }
+    let (code, _, err) = run(&["audio", "resample", &fast, &flac, "--rate", "96000"]);
+    assert_eq!(code, Some(0), "{err}");
+    let (code, _, err) = run(&["audio", "convert", &wide, &opus, "--mono"]);
+    assert_eq!(code, Some(0), "{err}");
+    // Opus has a rate of its own, which the report tells.
+    let (code, out, err) = run(&["audio", "convert", &fast, &opus, "--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let value: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&value["sample_rate"], &value["frames"]),
+        (&48_000.into(), &25.into())
+    );
 }
 
 #[test]

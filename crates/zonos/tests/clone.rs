@@ -91,6 +91,141 @@ fn a_recording_speaks_as_its_saved_vector_does() {
     assert_eq!(speak(&["--clone", &talk]).0, audio);
 }
 
+/// The encoder's own files are as safe as the other models'.
+#[test]
+fn the_encoder_is_not_overwritten() {
+    let work = Work::new();
+    common::wide_encoder(&work.path("ecapa"));
+    fs::copy(
+        work.path("ecapa/model.safetensors"),
+        work.path("ecapa/old.pth"),
+    )
+    .unwrap();
+    let (out, model, encoder) = (work.arg("a.wav"), work.model(), work.arg("ecapa"));
+    let (talk, weights) = (
+        fixture("speech16k.wav"),
+        work.arg("ecapa/model.safetensors"),
+    );
+    let before = fs::read(&weights).unwrap();
+    let base = [
+        "tts",
+        "Hi",
+        "-o",
+        &out,
+        "--model",
+        &model,
+        "--clone",
+        &talk,
+        "--speaker-encoder",
+    ];
+    for (encoder, flag, target) in [
+        (&encoder, "--save-speaker", &weights),
+        (&weights, "--save-speaker", &weights),
+        (&encoder, "--codes", &weights),
+        (&encoder, "--codes", &work.arg("ecapa/config.json")),
+        (&encoder, "--codes", &work.arg("ecapa/old.pth")),
+    ] {
+        let mut args = base.to_vec();
+        args.extend([encoder.as_str(), flag, target.as_str()]);
+        work.refuses(2, &[flag, "same file"], &args);
+    }
+    let mut sound = base.to_vec();
+    sound[3] = &weights;
+    sound.push(&encoder);
+    work.refuses(2, &["model.safetensors"], &sound);
+    // A voice of that name in that folder would be the encoder.
+    for encoder in [&encoder, &weights] {
+        let add = [
+            "voices",
+            "add",
+            "model",
+            &talk,
+            "--speaker-encoder",
+            encoder,
+            "--voices",
+            &work.arg("ecapa"),
+            "--force",
+        ];
+        work.refuses(2, &["same file", "model.safetensors"], &add);
+    }
+    assert_eq!(fs::read(&weights).unwrap(), before);
+    // Voices may lie there, and be replaced: they are no weights.
+    let voices = work.arg("ecapa");
+    let add = [
+        "voices",
+        "add",
+        "anna",
+        &talk,
+        "--speaker-encoder",
+        &encoder,
+        "--voices",
+        &voices,
+        "--force",
+    ];
+    fs::remove_file(work.path("ecapa/old.pth")).unwrap();
+    run(0, &add);
+    run(0, &add);
+    let mut again = add.to_vec();
+    again[5] = &weights;
+    run(0, &again);
+}
+
+/// What was odd about a recording is said with --quiet too, and stands in a report that is alone.
+#[test]
+fn warnings_about_a_recording_are_never_lost() {
+    let work = Work::new();
+    common::wide_encoder(&work.path("ecapa"));
+    let (model, encoder) = (work.model(), work.arg("ecapa"));
+    let (odd, out, voices) = (work.arg("odd.wav"), work.arg("a.wav"), work.arg("voices"));
+    let whole = fs::read(fixture("speech16k.wav")).unwrap();
+    fs::write(&odd, &whole[..whole.len() - 1000]).unwrap();
+    let clone = |output: &str, more: &[&str]| {
+        let mut args = vec![
+            "tts", "Hi", "-o", output, "--model", &model, "--clone", &odd,
+        ];
+        args.extend([
+            "--speaker-encoder",
+            &encoder,
+            "--max-frames",
+            "12",
+            "--seed",
+            "1",
+        ]);
+        args.extend(more);
+        let output = run(0, &args);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = clone(&out, &["-q"]);
+    assert!(
+        text.contains("warning: ") && text.contains("odd.wav: the file is cut short"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let report: serde_json::Value = serde_json::from_str(&clone("-", &["--json"])).unwrap();
+    let warning = report["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("cut short"), "{warning}");
+    let add = ["voices", "add", "odd", &odd, "--voices", &voices, "-q"];
+    let mut add = add.to_vec();
+    add.extend(["--speaker-encoder", &encoder]);
+    let text = String::from_utf8(run(0, &add).stderr).unwrap();
+    assert!(text.contains("cut short"), "{text}");
+}
+
+#[test]
+fn an_encoder_that_is_missing_is_looked_for_by_name() {
+    let work = Work::new();
+    let (out, model, talk) = (work.arg("a.wav"), work.model(), fixture("speech16k.wav"));
+    let tts = ["tts", "Hi", "-o", &out, "--model", &model, "--clone", &talk];
+    let names = [
+        "speaker-encoder.safetensors",
+        "hub:",
+        "ZONOS_SPEAKER_ENCODER",
+    ];
+    work.refuses(2, &names, &tts);
+    let help = String::from_utf8(run(0, &["tts", "--help"]).stdout).unwrap();
+    assert!(help.contains("speaker-encoder.safetensors"), "{help}");
+}
+
 #[test]
 fn recordings_and_encoders_that_do_not_do() {
     let work = Work::new();

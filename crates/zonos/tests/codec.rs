@@ -195,9 +195,11 @@ fn what_cannot_be_encoded_is_refused() {
         fs::write(&path, bytes).unwrap();
         encode(&path, 1, &[name]);
     }
-    // Too large for these weights: no codes are written.
-    let loud = save("loud.wav", vec![f32::MAX; 600]);
-    encode(&loud, 1, &["loud.wav", "not finite"]);
+    // Too loud for any codec: the weights are not to blame.
+    for (name, level) in [("loud.wav", f32::MAX), ("loud19.wav", 1e19)] {
+        let loud = save(name, vec![level; 600]);
+        encode(&loud, 1, &[name, "dB above full scale"]);
+    }
 
     for (asked, needle) in [
         ("0", "1..=64"),
@@ -243,9 +245,20 @@ fn what_cannot_be_encoded_is_refused() {
     );
     work.refuses(
         2,
-        &["same file"],
+        &["the ending must be .npy"],
         &["dac", "encode", &audio, &codec, "--model", &codec],
     );
+    #[cfg(unix)]
+    {
+        let beside = work.arg("model/codec/codes.npy");
+        // Under another name it is the codec's file all the same.
+        std::os::unix::fs::symlink(&codec, &beside).unwrap();
+        work.refuses(
+            2,
+            &["same file"],
+            &["dac", "encode", &audio, &beside, "--model", &codec],
+        );
+    }
     work.refuses(
         2,
         &["same file"],

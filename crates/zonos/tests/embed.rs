@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::{Work, f32s, fixtures, run, run_json};
+use zonos_audio::encode::{AudioFormat, PcmScale, encode_file};
+use zonos_audio::npy;
 
 fn encoder() -> String {
     fixtures().join("ecapa/tiny/hf").display().to_string()
@@ -175,6 +177,88 @@ fn what_makes_no_voice_is_refused_with_the_reason() {
     broken[130] = f32::INFINITY;
     write_npy(&mel, &[93, 128], &broken);
     work.refuses(1, &["finite", &shown], &with_mel);
+}
+
+fn write_float_wav(path: &Path, channels: &[Vec<f32>], rate: u32) {
+    encode_file(path, channels, rate, AudioFormat::WavF32, PcmScale::Full).unwrap();
+}
+
+/// Once silence, once the weights were blamed.
+#[test]
+fn extremely_loud_sound_is_refused_by_file_and_level() {
+    let work = Work::new();
+    let (out, model, wav) = (work.arg("emb.npy"), encoder(), work.arg("loud.wav"));
+    let speech = golden("speech16k.wav24k");
+    let peak = speech.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let scaled = |to: f32| -> Vec<f32> { speech.iter().map(|x| x / peak * to).collect() };
+    for (channels, level) in [
+        (vec![scaled(2e3)], "66 dB"),
+        (vec![scaled(1e19)], "380 dB"),
+        (vec![scaled(1e38)], "760 dB"),
+        (vec![scaled(3e38)], "770 dB"),
+        (vec![scaled(3e38), scaled(3e38)], "770 dB"),
+    ] {
+        for rate in [24_000, 16_000] {
+            write_float_wav(Path::new(&wav), &channels, rate);
+            let needles = ["loud.wav", level, "above full scale"];
+            work.refuses(1, &needles, &["embed", &wav, &out, "--model", &model]);
+        }
+    }
+    // Floats above full scale are nothing special.
+    write_float_wav(Path::new(&wav), &[scaled(20.0)], 24_000);
+    run(0, &["embed", &wav, &out, "--model", &model]);
+}
+
+#[test]
+fn channels_that_cancel_are_not_silence() {
+    let work = Work::new();
+    let (out, model, wav) = (work.arg("emb.npy"), encoder(), work.arg("opposite.wav"));
+    let left = golden("speech16k.wav24k");
+    let right = left.iter().map(|x| -x).collect();
+    write_float_wav(Path::new(&wav), &[left, right], 24_000);
+    let needles = ["opposite.wav", "cancel", "one of them"];
+    work.refuses(1, &needles, &["embed", &wav, &out, "--model", &model]);
+}
+
+#[test]
+fn integers_are_no_samples_at_a_known_scale() {
+    let work = Work::new();
+    let (out, model, pcm) = (work.arg("emb.npy"), encoder(), work.arg("pcm.npy"));
+    let samples = golden("speech16k.wav24k");
+    let integers: Vec<i32> = samples.iter().map(|x| (x * 32_768.0) as i32).collect();
+    npy::write_i32(&pcm, &[integers.len()], &integers).unwrap();
+    let args = ["embed", &out, "--wav24k", &pcm, "--model", &model];
+    work.refuses(
+        1,
+        &["pcm.npy", "integers", "float32 samples in -1..1"],
+        &args,
+    );
+    // As floats of the same size they are too loud.
+    let unscaled: Vec<f32> = integers.iter().map(|&x| x as f32).collect();
+    npy::write_f32(&pcm, &[unscaled.len()], &unscaled).unwrap();
+    work.refuses(1, &["pcm.npy", "above full scale"], &args);
+    // Bands are logarithms.
+    let mel = work.arg("mel.npy");
+    let mut frames = golden("speech16k.mel");
+    frames[7] = 1e20;
+    npy::write_f32(&mel, &[93, 128], &frames).unwrap();
+    let args = ["embed", &out, "--mel", &mel, "--model", &model];
+    work.refuses(1, &["mel.npy", "logarithm"], &args);
+}
+
+#[test]
+fn warnings_are_said_with_quiet_too() {
+    let work = Work::new();
+    let (out, model, wav) = (work.arg("EMB.NPY"), encoder(), work.arg("cut.wav"));
+    let whole = fs::read(recording("speech16k.wav")).unwrap();
+    fs::write(&wav, &whole[..whole.len() - 1000]).unwrap();
+    let output = run(0, &["embed", &wav, &out, "--model", &model, "-q"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("warning: ") && stderr.contains("cut short"),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]

@@ -82,7 +82,14 @@ fn another_model_in_the_file() {
         1,
         &["model.safetensors"],
         &[
-            "tts", "Hi", "-o", &out, "--model", &model, "--codec", &model,
+            "tts",
+            "Hi",
+            "-o",
+            &out,
+            "--model",
+            &model,
+            "--codec",
+            &work.arg("model/model.safetensors"),
         ],
     );
     let codes = work.path("codes.npy");

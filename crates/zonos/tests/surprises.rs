@@ -91,7 +91,16 @@ fn no_input_is_overwritten() {
             "--speaker",
             &codes,
         ],
-        &["tts", "Hi", "-o", &params, "--model", &model],
+        &[
+            "tts",
+            "Hi",
+            "-o",
+            &work.arg("a.wav"),
+            "--codes",
+            &params,
+            "--model",
+            &model,
+        ],
         &[
             "tts",
             "Hi",
@@ -358,6 +367,98 @@ fn a_name_cannot_steer_the_terminal() {
     assert!(!stderr.contains('\u{1b}'), "{stderr}");
 }
 
+/// Every file of weights in the folder of a model is safe, whichever of them is the one that is read.
+#[test]
+fn weights_beside_the_weights_are_not_overwritten() {
+    let work = Work::new();
+    let (model, ids, out) = (work.model(), work.arg("ids.npy"), work.arg("a.wav"));
+    run(0, &["prompt", "Hi", &ids, "--model", &model]);
+    fs::write(work.path("model/other.pth"), "x").unwrap();
+    fs::write(work.path("model/codes.npy"), "x").unwrap();
+    let other = work.arg("model/other.pth");
+    let tts = ["tts", "Hi", "-o", &out, "--codes", &other];
+    for (reference, code) in [(model, 2), (work.arg("model/model.safetensors"), 0)] {
+        let mut args = tts.to_vec();
+        args.extend(["--model", &reference, "--max-frames", "12"]);
+        if code == 2 {
+            work.refuses(2, &["--codes", "same file", "other.pth"], &args);
+            assert_eq!(fs::read(&other).unwrap(), b"x");
+            // What is no weight may be replaced.
+            let codes = work.arg("model/codes.npy");
+            run(
+                0,
+                &[
+                    "generate",
+                    &ids,
+                    &codes,
+                    "--model",
+                    &reference,
+                    "--max-frames",
+                    "4",
+                ],
+            );
+        } else {
+            // A file that is named alone lies where it lies, and its neighbours are not its own.
+            run(0, &args);
+        }
+    }
+}
+
+#[test]
+fn writing_that_runs_backwards_is_spelled_out() {
+    let work = Work::new();
+    let name = "a\u{202e}fdp.exe\u{2028}x";
+    checkpoint(&work.path("a.safetensors"), &[name], &[]);
+    let file = work.arg("a.safetensors");
+    for args in [&["inspect", &file][..], &["inspect", &file, "--json"]] {
+        let output = run(0, args);
+        let shown = String::from_utf8_lossy(&output.stdout);
+        assert!(shown.contains("202e") && shown.contains("2028"), "{shown}");
+        assert!(!shown.contains(['\u{202e}', '\u{2028}']), "{shown}");
+    }
+}
+
+#[test]
+fn outputs_of_unknown_endings_are_refused() {
+    let work = Work::new();
+    for name in ["hi.npy", "hi.m4a", "hi.safetensors", "hi.", "hi.wav.tmp"] {
+        let out = work.arg(name);
+        work.refuses(2, &[name, ".wav"], &["tts", "Hi", "-o", &out]);
+    }
+    let (out, codec) = (work.arg("HI.WAV"), work.codec());
+    run(0, &["tts", "Hi", "-o", &out, "--max-frames", "12"]);
+    for (name, ending) in [("c.wav", ".npy"), ("c", ".npy")] {
+        let codes = work.arg(name);
+        work.refuses(
+            2,
+            &[name, ending],
+            &["dac", "encode", &out, &codes, "--model", &codec],
+        );
+    }
+    let (again, plot) = (work.arg("again.wav"), work.arg("p.jpg"));
+    work.refuses(
+        1,
+        &["HI.WAV", "is no .npy file", "expected codes"],
+        &["dac", "decode", &out, &again, "--model", &codec],
+    );
+    work.refuses(
+        2,
+        &["p.jpg", ".png"],
+        &[
+            "dac",
+            "roundtrip",
+            &out,
+            &again,
+            "--plot",
+            &plot,
+            "--model",
+            &codec,
+        ],
+    );
+    let codes = work.arg("C.NPY");
+    run(0, &["dac", "encode", &out, &codes, "--model", &codec]);
+}
+
 #[test]
 fn a_dash_is_stdout_or_nothing() {
     let work = Work::new();
@@ -441,6 +542,45 @@ fn the_codec_is_found_in_the_folder_of_a_model() {
     run(
         0,
         &["dac", "seam", &codes, "--model", &work.arg("model/codec")],
+    );
+    // For `tts --codec` as well, whatever the model.
+    let (weights, out) = (work.arg("model/model.safetensors"), work.arg("b.wav"));
+    for codec in [&model, &work.arg("model/codec"), &work.codec()] {
+        run(
+            0,
+            &[
+                "tts",
+                "Hi",
+                "-o",
+                &out,
+                "--max-frames",
+                "12",
+                "--model",
+                &weights,
+                "--codec",
+                codec,
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_codec_that_is_missing_or_alone_is_told_apart() {
+    let work = Work::new();
+    let (out, codec) = (work.arg("a.wav"), work.codec());
+    let tts = ["tts", "Hi", "-o", &out];
+    let mut hub = tts.to_vec();
+    hub.extend(["--model", "hub:Zyphra/ZONOS2"]);
+    let text = work.refuses(2, &["hub:Zyphra/ZONOS2", "hub:descript/dac_44khz"], &hub);
+    assert!(!text.contains("folder"), "{text}");
+    let mut alone = tts.to_vec();
+    alone.extend(["--codec", &codec]);
+    let text = work.refuses(2, &["--codec", "is given", "--model"], &alone);
+    assert!(!text.contains("ZONOS_CODEC"), "{text}");
+    work.refuses_with(
+        zonos().args(tts).env("ZONOS_CODEC", &codec),
+        2,
+        &["ZONOS_CODEC is set to", "--model"],
     );
 }
 

@@ -90,7 +90,8 @@ fn nothing_is_replaced_unless_asked_for() {
     let alike = [
         "voices", "add", "Anna", &emb, "--force", "--voices", &voices,
     ];
-    work.refuses(1, &["anna", "Anna"], &alike);
+    let text = work.refuses(1, &["'anna'", "'Anna'", "remove"], &alike);
+    assert!(!text.contains("--force"), "{text}");
     assert_eq!(
         fs::read(work.path("voices/anna.safetensors")).unwrap(),
         before
@@ -118,6 +119,53 @@ fn nothing_is_replaced_unless_asked_for() {
         "voices", "blend", "anna", "anti", "--t", "1.5", "-o", "x", "--voices", &voices,
     ];
     work.refuses(2, &["--t"], &beyond);
+}
+
+#[test]
+fn warnings_are_said_with_quiet_too() {
+    let work = Work::new();
+    let voices = work.arg("voices");
+    for (name, model) in [("a", "one"), ("b", "two")] {
+        let provenance = Provenance {
+            model: Some(model.to_owned()),
+            ..Provenance::now()
+        };
+        let voice = Voice::new(vector(if name == "a" { 0.3 } else { 0.7 }), provenance).unwrap();
+        let file = work.arg(&format!("{name}.safetensors"));
+        voice.save(&file).unwrap();
+        run(0, &["voices", "add", name, &file, "--voices", &voices]);
+    }
+    let blend = ["voices", "blend", "a", "b", "-o", "c", "--voices", &voices];
+    let mut quiet = blend.to_vec();
+    quiet.push("-q");
+    let stderr = String::from_utf8(run(0, &quiet).stderr).unwrap();
+    assert!(
+        stderr.contains("warning: a was made by the encoder one, b by two"),
+        "{stderr}"
+    );
+    let mut forced = blend.to_vec();
+    forced.push("--force");
+    let report = run_json(0, &forced);
+    assert_eq!(report["warnings"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn vectors_that_are_nobodys_are_refused_by_file() {
+    let work = Work::new();
+    let (out, model, voices) = (work.arg("a.wav"), work.model(), work.arg("voices"));
+    let file = work.arg("odd.npy");
+    for (values, needle) in [
+        (vec![0.0; 2048], "zero"),
+        (vector(0.3).iter().map(|x| x * 3e37).collect(), "e3"),
+    ] {
+        npy::write_f32(&file, &[2048], &values).unwrap();
+        let add = ["voices", "add", "odd", &file, "--voices", &voices];
+        work.refuses(1, &["odd.npy", needle], &add);
+        let speak = ["tts", "Hi", "-o", &out, "--model", &model];
+        let mut speak = speak.to_vec();
+        speak.extend(["--speaker", &file]);
+        work.refuses(1, &["odd.npy", needle], &speak);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod encode;
 pub(crate) use encode::{draw, levels, levels_json};
 
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -134,7 +135,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     }
     output::check_file(&args.output)?;
     // Codes are read first: a wrong file is found before the weights are.
-    let codes = Codes::load_npy(&args.codes)?;
+    let codes = load_codes(&args.codes)?;
     let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &[("OUT", &args.output)])?;
     let codec = load_decoder(&checkpoint, &device)?;
@@ -202,7 +203,7 @@ fn decode(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
 
 fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
-    let codes = Codes::load_npy(&args.codes)?;
+    let codes = load_codes(&args.codes)?;
     let checkpoint = weights::find_codec(&args.model.model, global.quiet)?;
     let codec = load_decoder(&checkpoint, &device)?;
     check_codes(&args.codes, &codes, &codec)?;
@@ -264,6 +265,24 @@ fn sound_or_npy(path: &Path) -> Result<Option<AudioFormat>, Failure> {
         )));
     }
     Ok(format)
+}
+
+/// Reads codes. A file of sound in their place is told what is expected, and not what its bytes lack.
+fn load_codes(path: &Path) -> Result<Codes, Failure> {
+    const MAGIC: &[u8] = b"\x93NUMPY";
+    let mut head = Vec::new();
+    if path.is_file() {
+        let file = std::fs::File::open(path);
+        // What cannot be read is refused below.
+        let _ = file.and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+    }
+    if !head.is_empty() && head != MAGIC {
+        return Err(Failure::failed(format!(
+            "{}: is no .npy file; expected codes, [frames, codebooks], as `zonos dac encode` writes them",
+            path.display()
+        )));
+    }
+    Ok(Codes::load_npy(path)?)
 }
 
 fn load_decoder(checkpoint: &Checkpoint, device: &Device) -> Result<Dac, Failure> {

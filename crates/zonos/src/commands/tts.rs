@@ -57,8 +57,8 @@ full. --max-frames is the caller's own choice: a speech that it ends exits with 
 pub(crate) struct TtsArgs {
     /// The text to speak; - reads it from stdin.
     text: OsString,
-    /// File to write, mono; its ending chooses the format: .wav (16 bits), .flac, .opus or .ogg (Opus),
-    /// .mp3 (builds with --features mp3), .f32, .s16 or .raw. - streams WAV to stdout.
+    /// File to write, mono; its ending chooses the format: .wav or none (16-bit WAV), .flac, .opus or .ogg
+    /// (Opus), .mp3 (builds with --features mp3), .f32, .s16 or .raw. - streams WAV to stdout.
     #[arg(long, short, value_name = "OUT.wav|-")]
     output: PathBuf,
     /// Also write the codec's codes as .npy, [frames, 9] <i4.
@@ -129,6 +129,7 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     let target = Target::open(&args.output)?;
     let format = match &target {
         Target::Stdout => AudioFormat::WavPcm16,
+        Target::File(path) if path.extension().is_none() => AudioFormat::WavPcm16,
         Target::File(path) => output::sound_only(path)?,
     };
     // Stderr carries the report then, and nothing else.
