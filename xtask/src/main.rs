@@ -8,6 +8,7 @@ mod fixtures;
 mod golden_diff;
 mod teacher_recipe;
 mod workspace;
+mod zac_recipe;
 
 use std::process::ExitCode;
 

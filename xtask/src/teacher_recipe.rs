@@ -42,7 +42,7 @@ pub(crate) fn write(config: &TeacherConfig, dir: &Path) -> anyhow::Result<()> {
 }
 
 /// One tensor in bf16: matrices keep the variance of what they read, norms are near the identity.
-fn values(name: &str, shape: &[usize]) -> Vec<u8> {
+pub(crate) fn values(name: &str, shape: &[usize]) -> Vec<u8> {
     let inputs: usize = shape.iter().skip(1).product();
     let (middle, scale) = match shape {
         [_] if name.ends_with("norm.weight") => (1.0, 0.1),

@@ -13,20 +13,23 @@ mod kernels;
 mod machine;
 mod teacher;
 mod torch;
+mod zac;
+mod zac_encode;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
 use burn::tensor::Device;
 use serde::Serialize;
+use zonos_checkpoint::{Checkpoint, ModelKind};
 
 use crate::workspace;
 use machine::Machine;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory or teacher
+    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory, teacher, zac or zac-encode
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -62,11 +65,16 @@ enum Component {
     Dsp,
     /// The speaker encoder at full size, on ten seconds
     Ecapa,
-    /// Wav2Vec2-BERT at the size that ZAC-1 uses, on ten and thirty seconds
-    Teacher,
     /// Decoding a minute of sound
     Audio,
-    /// Matrix-vector products over weights that no cache holds
+    /// Wav2Vec2-BERT at the size that ZAC-1 uses, on ten and thirty seconds
+    Teacher,
+    /// The ZAC-1 decoder at full size, pruned and whole, in one piece and streamed
+    Zac,
+    /// The ZAC-1 encoder at full size with its teacher, on ten seconds and on a minute
+    ZacEncode,
+    /// Single operations at the models' shapes: products over weights that no cache holds, dense layers,
+    /// attention, normalisation, depthwise convolution
     Kernels,
     /// Peak memory of decoding a minute of audio
     Memory,
@@ -151,7 +159,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     if let Some([weights, frames]) = args.peak_memory.as_deref() {
-        return dac::peak_memory_child(weights.as_ref(), frames.parse()?);
+        return peak_memory_child(weights.as_ref(), frames.parse()?);
     }
     if cfg!(debug_assertions) && !args.any_build {
         return again_in_release();
@@ -204,18 +212,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     if wants(Component::Teacher) {
         lines.extend(teacher::run(&bench)?);
     }
+    if wants(Component::Zac) {
+        lines.extend(zac::run(&bench)?);
+    }
+    let mut memory: Vec<String> = Vec::new();
+    if wants(Component::ZacEncode) {
+        let (measured, peak) = zac_encode::run(&bench)?;
+        lines.extend(measured);
+        memory.extend(peak);
+    }
     if wants(Component::Audio) {
         lines.extend(audio::run(&bench)?);
     }
-    let memory = if wants(Component::Memory) {
-        dac::peak_memory(&bench)?
-    } else {
-        None
-    };
+    if wants(Component::Memory) {
+        let lines = [dac::peak_memory(&bench)?, zac::peak_memory(&bench)?];
+        memory.extend(lines.into_iter().flatten());
+    }
 
     print_table(&lines);
-    if let Some(memory) = &memory {
-        println!("{memory}");
+    for line in &memory {
+        println!("{line}");
     }
     if let Some(path) = &args.json {
         let rows: Vec<_> = lines
@@ -232,6 +248,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
             "memory": memory,
         });
         workspace::write(path, &serde_json::to_string_pretty(&value)?)?;
+    }
+    Ok(true)
+}
+
+/// The process that measures memory: decodes so many frames with the codec whose weights these are, or
+/// encodes so many seconds with an encoder.
+fn peak_memory_child(weights: &Path, frames: usize) -> anyhow::Result<bool> {
+    let kind = Checkpoint::open(weights)?.model_kind();
+    let start = Instant::now();
+    let samples = match kind {
+        ModelKind::ZacDecoder => zac::decode(weights, frames)?,
+        ModelKind::ZacEncoder => zac_encode::encode(weights, frames)?,
+        _ => dac::decode(weights, frames)?,
+    };
+    let time = start.elapsed().as_secs_f64();
+    if let Ok(status) = std::fs::read_to_string("/proc/self/status")
+        && let Some(kb) = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))
+        && let Some(kb) = kb
+            .trim()
+            .strip_suffix(" kB")
+            .and_then(|n| n.parse::<f64>().ok())
+    {
+        println!("peak {:.0} MB ({samples} samples in {time:.1} s)", kb / 1e3);
     }
     Ok(true)
 }
