@@ -173,12 +173,12 @@ fn a_stray_shard_is_ignored_with_a_line() {
 fn the_doctor_finds_this_build_healthy() {
     let report = run_json(0, &["doctor"]);
     assert_eq!(report["passed"], true, "{report:#}");
-    assert_eq!(report["checks"].as_array().unwrap().len(), 8);
+    assert_eq!(report["checks"].as_array().unwrap().len(), 9);
     let text = run(0, &["doctor", "--device", "flex"]).stdout;
     let text = String::from_utf8_lossy(&text);
     assert_eq!(
         text.lines().filter(|l| l.starts_with("ok")).count(),
-        8,
+        9,
         "{text}"
     );
 }

@@ -187,6 +187,8 @@ fn help_teaches_by_example() {
         &["voices", "blend", "--help"],
         &["dac", "decode", "--help"],
         &["dac", "seam", "--help"],
+        &["zac", "--help"],
+        &["zac", "encode", "--help"],
         &["inspect", "--help"],
         &["convert", "--help"],
         &["demo-checkpoint", "--help"],

@@ -1,5 +1,7 @@
 //! `zonos doctor`: does this build, on this device, compute what it should?
 
+mod zac;
+
 use std::fs;
 use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
@@ -107,6 +109,10 @@ pub(crate) fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
     });
     check("codec against PyTorch", &mut || {
         golden("dac", DAC_GOLDEN, demo.codec(), &device, name)
+    });
+
+    check("ZAC-1: streamed = whole decoding", &mut || {
+        zac::seams(&device)
     });
 
     let failed = checks.iter().filter(|c| c.result.is_err()).count();

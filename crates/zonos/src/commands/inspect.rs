@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, inspect, plan};
 use zonos_dac::Dac;
 use zonos_ecapa::{Ecapa, EcapaConfig};
+use zonos_w2v_bert::Teacher;
+use zonos_zac::{ZacDecoder, ZacEncoder};
 use zonos2::Zonos2;
 
 use crate::args::GlobalArgs;
@@ -150,8 +152,27 @@ fn planned(checkpoint: &Checkpoint, kind: ModelKind) -> Option<anyhow::Result<Lo
         ModelKind::Zonos2 => plan_backbone(checkpoint),
         ModelKind::Dac => Dac::check(checkpoint).map_err(anyhow::Error::from),
         ModelKind::Ecapa => Ecapa::check(checkpoint).map_err(anyhow::Error::from),
+        ModelKind::ZacDecoder => ZacDecoder::check(checkpoint)
+            .map(tolerated)
+            .map_err(anyhow::Error::from),
+        ModelKind::ZacEncoder => ZacEncoder::check(checkpoint)
+            .map(tolerated)
+            .map_err(anyhow::Error::from),
+        ModelKind::W2vBert => Teacher::check(checkpoint).map_err(anyhow::Error::from),
         _ => return None,
     })
+}
+
+/// ZAC-1 loads with tensors that nothing uses, and warns of each.
+fn tolerated(mut report: LoadReport) -> LoadReport {
+    for tensor in std::mem::take(&mut report.unexpected) {
+        report.notes.push(format!(
+            "'{}' {:?} is not used: the model knows no such tensor",
+            output::visible(&tensor.name),
+            tensor.shape
+        ));
+    }
+    report
 }
 
 fn report(checkpoint: &Checkpoint, kind: ModelKind) -> Load {

@@ -5,6 +5,8 @@ mod encode;
 mod features;
 mod roundtrip;
 
+pub(crate) use decode::seam_tolerance;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -324,23 +326,26 @@ fn sound_or_npy(path: &Path) -> Result<Option<AudioFormat>, Failure> {
 struct Recording {
     channels: Vec<Vec<f32>>,
     rate: u32,
+    /// What was odd about the file.
+    warnings: Vec<String>,
 }
 
 impl Recording {
     /// Reads a sound file, or the samples of a `.npy` file (`[samples]` or `[channels, samples]` at 44.1
     /// kHz), told by content.
-    fn read(path: &Path, quiet: bool) -> Result<Self, Failure> {
+    fn read(path: &Path) -> Result<Self, Failure> {
         if is_npy(path) {
             return Ok(Self::read_npy(path)?);
         }
         let decoded = decode_file(path, &DecodeLimits::default())?;
         for warning in &decoded.warnings {
             let name = path.display();
-            output::note(quiet, format_args!("warning: {name}: {warning}"));
+            output::note(false, format_args!("warning: {name}: {warning}"));
         }
         Ok(Self {
             rate: decoded.info.sample_rate,
             channels: decoded.channels,
+            warnings: decoded.warnings,
         })
     }
 
@@ -368,6 +373,7 @@ impl Recording {
         Ok(Self {
             channels,
             rate: SAMPLE_RATE,
+            warnings: Vec::new(),
         })
     }
 

@@ -77,8 +77,12 @@ pub(super) struct PrepareArgs {
 }
 
 impl PrepareArgs {
-    /// A recording as the encoder takes it. What is cut off is said on stderr.
-    pub(super) fn apply(&self, path: &Path, recording: Recording) -> Result<Waveform, Failure> {
+    /// A recording as the encoder takes it, and what was odd about it. What is cut off is said on stderr.
+    pub(super) fn apply(
+        &self,
+        path: &Path,
+        recording: Recording,
+    ) -> Result<(Waveform, Vec<String>), Failure> {
         let options = PrepareOptions {
             max_seconds: self.max_seconds,
             peak_normalize: !self.no_peak_normalize,
@@ -86,24 +90,26 @@ impl PrepareArgs {
         let seconds = recording.seconds();
         let prepared = prepare_audio(&recording.channels, recording.rate, &options)
             .map_err(|error| not_prepared(path, error))?;
-        if seconds
-            > prepared.seconds() + 0.5 / f64::from(SAMPLE_RATE) + 1.0 / f64::from(recording.rate)
-        {
+        let mut warnings = recording.warnings;
+        // Less than a sample is lost to resampling.
+        let rounding = 1.0 / f64::from(SAMPLE_RATE) + 1.0 / f64::from(recording.rate);
+        if seconds > prepared.seconds() + rounding {
+            let why = if self.max_seconds < MAX_SECONDS {
+                " (--max-seconds)"
+            } else {
+                ", the most that is encoded"
+            };
+            let warning = format!(
+                "{seconds:.2} s long, cut to {:.2} s{why}",
+                prepared.seconds()
+            );
             output::note(
                 false,
-                format_args!(
-                    "warning: {}: {seconds:.2} s long, cut to {:.2} s{}",
-                    path.display(),
-                    prepared.seconds(),
-                    if self.max_seconds < MAX_SECONDS {
-                        " (--max-seconds)"
-                    } else {
-                        ", the most that is encoded"
-                    }
-                ),
+                format_args!("warning: {}: {warning}", path.display()),
             );
+            warnings.push(warning);
         }
-        Ok(prepared)
+        Ok((prepared, warnings))
     }
 }
 
@@ -166,9 +172,9 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
         output::check_folder_or_parent(dump)?;
     }
     // The audio is read first: a wrong file is found before the weights are.
-    let recording = Recording::read(&args.audio, global.quiet)?;
+    let recording = Recording::read(&args.audio)?;
     let (rate, channels) = (recording.rate, recording.channels.len());
-    let audio = args.prepare.apply(&args.audio, recording)?;
+    let (audio, warnings) = args.prepare.apply(&args.audio, recording)?;
     let open = OpenEncoder::open(&args.model, &args.teacher, &args.map, global.quiet)?;
     let outputs: [(&str, &Path); 1] = [("CODES.npy", &args.output)];
     output::spares(&open.checkpoint, &args.model, &outputs)?;
@@ -217,6 +223,7 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
             "codebooks": done.codes.codebooks(),
             "input_sample_rate": rate,
             "input_channels": channels,
+            "warnings": warnings,
             "samples": audio.len(),
             "sample_rate": SAMPLE_RATE,
             "seconds": seconds,

@@ -61,7 +61,7 @@ pub(super) struct FeaturesArgs {
 pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
     let device = args.device.open()?;
     output::check_folder_or_parent(&args.out)?;
-    let recording = Recording::read(&args.audio, global.quiet)?;
+    let recording = Recording::read(&args.audio)?;
     let sound = mono(args, recording)?;
     let checkpoint = open_teacher(&args.model, global.quiet)?;
     output::spares(&checkpoint, &args.model, &[("DIR", &args.out)])?;

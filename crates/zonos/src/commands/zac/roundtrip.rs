@@ -79,8 +79,8 @@ pub(super) fn run(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     for (_, path) in &outputs {
         output::check_file(path)?;
     }
-    let recording = Recording::read(&args.audio, global.quiet)?;
-    let before = args.prepare.apply(&args.audio, recording)?;
+    let recording = Recording::read(&args.audio)?;
+    let (before, warnings) = args.prepare.apply(&args.audio, recording)?;
     let encoder = OpenEncoder::open(&args.encoder, &args.teacher, &args.map, global.quiet)?;
     output::spares(&encoder.checkpoint, &args.encoder, &outputs)?;
     let decoder = OpenDecoder::open(&args.decoder, args.variant.variant, &args.map, global.quiet)?;
@@ -128,6 +128,7 @@ pub(super) fn run(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
         global,
         &before,
         &after,
+        &warnings,
         [encoded.elapsed.as_secs_f64(), decode_s],
     )
 }
@@ -144,6 +145,7 @@ fn report(
     global: &GlobalArgs,
     before: &Waveform,
     after: &Waveform,
+    warnings: &[String],
     [encode_s, decode_s]: [f64; 2],
 ) -> Outcome {
     let snr = snr_db(before.samples(), after.samples());
@@ -153,6 +155,7 @@ fn report(
             "output": args.output.display().to_string(),
             "plot": args.plot.as_ref().map(|path| path.display().to_string()),
             "codes": args.codes.as_ref().map(|path| path.display().to_string()),
+            "warnings": warnings,
             "samples": after.len(),
             "sample_rate": SAMPLE_RATE,
             "seconds": after.seconds(),
