@@ -88,19 +88,23 @@ pub(super) fn add_bit(bytes: &[u8], bit: u32, codes: &mut [u8; VALUES]) {
     }
 }
 
-/// Codes once more with the stored scale: `nearest((x + m) / d)` in `low..=high`, `low` subtracted.
+/// Codes once more with the stored scale and minimum: `nearest((x + m) / d)` in `0..=top`.
 #[inline(always)]
-pub(super) fn recode(x: &[f32], d: f32, m: f32, low: i32, high: i32, out: &mut [u8]) {
-    for (q, v) in out.iter_mut().zip(x) {
-        *q = (nearest((v + m) / d).clamp(low, high) - low) as u8;
+pub(super) fn recode<const N: usize>(x: &[f32; N], d: f32, m: f32, top: i32, out: &mut [u8; N]) {
+    let (d, m, top) = (F4::splat(d), F4::splat(m), F4::splat(top as f32));
+    for (x, out) in x.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<4>().0) {
+        *out = ((F4(*x) + m) / d).nearest_within(F4::ZERO, top).bytes();
     }
 }
 
-/// [`recode`] without a minimum: adding zero would turn -0 into +0, nothing else, but costs.
+/// Codes once more with the stored scale: `nearest(x / d)` in `-top..top`, `top` added.
 #[inline(always)]
-pub(super) fn recode_signed(x: &[f32], d: f32, top: i32, out: &mut [u8]) {
-    for (q, v) in out.iter_mut().zip(x) {
-        *q = (nearest(v / d).clamp(-top, top - 1) + top) as u8;
+pub(super) fn recode_signed<const N: usize>(x: &[f32; N], d: f32, top: i32, out: &mut [u8; N]) {
+    let (d, top) = (F4::splat(d), F4::splat(top as f32));
+    let high = top - F4::splat(1.0);
+    for (x, out) in x.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<4>().0) {
+        let q = (F4(*x) / d).nearest_within(top.neg(), high);
+        *out = (q + top).bytes();
     }
 }
 
@@ -130,6 +134,9 @@ pub(super) fn scales(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (sc, mn)
 }
 
+/// A scale and a minimum for each group.
+pub(super) type ScalesMinima<const G: usize> = ([u8; G], [u8; G]);
+
 /// How a format with minima is searched.
 pub(super) struct Spec<const G: usize> {
     /// Largest code.
@@ -140,7 +147,7 @@ pub(super) struct Spec<const G: usize> {
     /// ended below zero and its code lost its sign.
     pub(super) limits: [u8; 2],
     /// What is read back of scales and minima that are stored.
-    pub(super) stored: fn(&[u8; G], &[u8; G]) -> ([u8; G], [u8; G]),
+    pub(super) stored: fn(&[u8; G], &[u8; G]) -> ScalesMinima<G>,
     /// Grid without importance.
     pub(super) plain: Grid,
     /// Mean square counts this often in the weights with importance.
@@ -217,7 +224,7 @@ pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
         let step = half_value(d) * f32::from(sc[g]);
         if step != 0.0 {
             let low = half_value(dmin) * f32::from(mn[g]);
-            recode(x, step, low, 0, spec.top, codes);
+            recode(x, step, low, spec.top, codes);
         } else if let Some(fit) = &found[g / LANES] {
             *codes = x.map(|v| fit.code(g % LANES, v));
         }

@@ -91,6 +91,22 @@ impl F4 {
             .map(|v| f32::from_bits((v.to_bits() & 0x007f_ffff) | 0x4b00_0000));
         (Self(whole) - Self::splat(MAGIC)).larger(low).smaller(high)
     }
+
+    /// [`Self::nearest_within`] where no magnitude reaches 2^22: limiting before rounding to between
+    /// whole numbers is the same, and cheaper.
+    #[inline(always)]
+    pub(crate) fn small_nearest_within(self, low: Self, high: Self) -> Self {
+        let magic = Self::splat(MAGIC);
+        (self.larger(low).smaller(high) + magic) - magic
+    }
+
+    /// Whole numbers in 0..256 as bytes.
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> [u8; 4] {
+        (self + Self::splat(8_388_608.0))
+            .0
+            .map(|v| v.to_bits() as u8)
+    }
 }
 
 impl Mask {
@@ -175,6 +191,17 @@ mod tests {
             let (low, high) = (-32, 31);
             let got = F4::splat(v).nearest_within(F4::splat(low as f32), F4::splat(high as f32));
             assert_eq!(got, F4::splat(nearest(v).clamp(low, high) as f32), "{v}");
+            if v.abs() < 4e6 {
+                let low = F4::splat(low as f32);
+                assert_eq!(
+                    got,
+                    F4::splat(v).small_nearest_within(low, F4::splat(high as f32))
+                );
+                assert_eq!(
+                    (got - low).bytes(),
+                    [(nearest(v).clamp(-32, high) + 32) as u8; 4]
+                );
+            }
         }
     }
 }

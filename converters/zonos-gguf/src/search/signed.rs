@@ -67,7 +67,8 @@ pub(crate) fn signed<const N: usize>(x: &Groups<N>, w: &Groups<N>, top: i32) -> 
     }
 }
 
-/// `(sum (w x) l, sum (w l) l)` of each group.
+/// `(sum (w x) l, sum (w l) l)` of each group. No value passes the peak, so no product passes
+/// `top + 1`.
 #[inline(always)]
 fn grid_sums<const N: usize>(
     x: &[F4; N],
@@ -79,7 +80,7 @@ fn grid_sums<const N: usize>(
     let (low, high) = (F4::splat(-top), F4::splat(top - 1.0));
     let (mut a, mut b) = (F4::ZERO, F4::ZERO);
     for i in 0..N {
-        let q = (inverse * x[i]).nearest_within(low, high);
+        let q = (inverse * x[i]).small_nearest_within(low, high);
         a = a + wx[i] * q;
         b = b + w[i] * q * q;
     }
