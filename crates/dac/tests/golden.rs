@@ -15,15 +15,12 @@ const WAVE: f32 = 2e-6;
 const STAGE: f32 = 2e-5;
 const EMBEDDING: f32 = 1e-6;
 
-const CONTAINERS: [&str; 12] = [
+const CONTAINERS: [&str; 9] = [
     "tiny/weights.pth",
     "tiny/weights.parametrized.pth",
     "tiny/folded.safetensors",
     "tiny/hf",
     "alt/weights.pth",
-    "alt/weights.parametrized.pth",
-    "alt/folded.safetensors",
-    "alt/hf",
     "odd/weights.pth",
     "odd/weights.cuda.pth",
     "odd/weights.legacy.pth",
