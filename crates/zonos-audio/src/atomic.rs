@@ -55,11 +55,14 @@ pub enum FileError {
     },
 }
 
-/// What the system said, without the name of the temporary file, which nobody asked for.
+/// What the system said, without the name of the temporary file, which nobody asked for and `tempfile`
+/// puts behind it.
 fn bare(error: io::Error) -> io::Error {
-    let inner = error.get_ref().and_then(|wrapper| wrapper.source());
-    let code = inner.and_then(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
-    code.map_or(error, io::Error::from_raw_os_error)
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((said, _)) if error.get_ref().is_some() => io::Error::new(error.kind(), said),
+        _ => error,
+    }
 }
 
 /// Temporary files and folders that exist now, so that an interrupt handler can remove them: a process that
