@@ -395,7 +395,7 @@ mod tests {
         assert!(text(&[0x80; 300]).contains("no known signature"));
         assert!(text(&[0x0b, 0x77, 1, 2, 0x1c, 0x40, 9, 9]).starts_with("AC-3 is not"));
         assert!(text(&[0x0b, 0x77, 1, 2, 0x3f, 0x80, 9, 9]).starts_with("E-AC-3 is not"));
-        let mut packet = vec![0x20; 188];
+        let mut packet = [0x20; 188];
         packet[0] = 0x47;
         assert!(text(&packet.repeat(4)).starts_with("MPEG transport stream"));
         assert!(text(b"RIFF\0\0\0\0AVI LIST").contains("not WAVE"));
