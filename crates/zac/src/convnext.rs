@@ -103,7 +103,7 @@ impl ConvNextBlock {
         {
             // A copy: a view would keep all of the input alive.
             let tail = full.clone().narrow(1, time, border);
-            *past = Some(Tensor::cat(vec![tail], 1));
+            *past = Some(Tensor::cat(vec![tail.detach()], 1));
         }
         let inner = ops::depthwise_conv1d(full, weight, Some(bias));
         let inner = self.norm.forward(inner.reshape([batch * time, dim]));

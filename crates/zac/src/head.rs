@@ -159,7 +159,7 @@ impl IstftHead {
         let features = self.features(x, Some(&mut state.trunk));
         state.taken += features.dims()[1];
         for (r, past) in state.spectra.iter_mut().enumerate() {
-            let new = self.spectrum(features.clone(), r);
+            let new = self.spectrum(features.clone(), r).map(Tensor::detach);
             past.parts = Some(match past.parts.take() {
                 None => new,
                 Some(old) => {

@@ -101,6 +101,8 @@ impl Past {
     /// gives all that there are then.
     fn extend(&mut self, new: [Tensor<4>; 2], context: usize) -> [Tensor<4>; 2] {
         let [batch, rows, heads, dim] = new[0].dims();
+        // A stream keeps values, not how they came about, which would never be let go of.
+        let new = new.map(Tensor::detach);
         let kept = (self.last - self.first).min(context - 1);
         self.first = self.last - kept;
         let capacity = self.buffers.as_ref().map_or(0, |[k, _]| k.dims()[1]);
@@ -217,7 +219,8 @@ impl Transformer {
     }
 
     /// `x [batch, time, input_dimension]` -> `[batch, time, output_dimension]`. With a state `x` goes on
-    /// where the stream stands; without, it is a whole signal. `tap` sees `layerK` after layer K of
+    /// where the stream stands, and no gradient passes keys and values; without, it is a whole signal.
+    /// `tap` sees `layerK` after layer K of
     /// those present, in front of the last matrix.
     pub fn forward(
         &self,

@@ -2,9 +2,11 @@
 
 mod common;
 
+use burn::tensor::Device;
 use common::{bits, codes, decoder, rows};
 use proptest::prelude::*;
 use zonos_audio::Codes;
+use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_zac::{ZacDecoder, ZacError};
 
 fn streamed(decoder: &ZacDecoder, codes: &Codes, cuts: &[usize]) -> Vec<f32> {
@@ -177,6 +179,24 @@ fn a_stream_ends_once() {
     assert!(empty.flush().unwrap().is_empty());
     assert!(matches!(empty.decode(&codes), Err(ZacError::Flushed)));
     decoder.capture_stream_graphs(&[1, 2, 4, 8]);
+}
+
+/// A model in training decodes and streams too.
+#[test]
+fn on_a_device_that_tracks_gradients() {
+    let path = common::fixture("mini-full").join("model.safetensors");
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let device = Device::flex().autodiff();
+    let options = LoadOptions::training();
+    let (training, _) = ZacDecoder::load_with(&checkpoint, &options, &device).unwrap();
+    let codes = codes(30, 8, true);
+    let expected = decoder("mini-full").decode(&codes).unwrap();
+    let found = streamed(&training, &codes, &[7, 1]);
+    let peak = expected
+        .samples()
+        .iter()
+        .fold(0.0f32, |m, x| m.max(x.abs()));
+    assert!(common::worst(&found, expected.samples()) <= 2e-5 * peak);
 }
 
 #[test]

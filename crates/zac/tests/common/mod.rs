@@ -145,8 +145,7 @@ impl Edited {
     pub(crate) fn refused(&self) -> String {
         let error = self
             .load()
-            .err()
-            .expect("a file that must be refused")
+            .expect_err("a file that must be refused")
             .to_string();
         assert!(!error.contains('\n'), "{error}");
         assert!(error.contains("model.safetensors"), "{error}");
