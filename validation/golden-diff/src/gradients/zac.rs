@@ -24,9 +24,17 @@ pub(crate) fn run(
     for case in report.cases() {
         let golden = checks.golden();
         // A case of its own may stand on the inputs of the first.
-        let inputs = if golden.has(&within(&case, "in.codes")) { case.as_str() } else { "" };
+        let inputs = if golden.has(&within(&case, "in.codes")) {
+            case.as_str()
+        } else {
+            ""
+        };
         let runs = if case == "tables" {
-            vec![tables(&Model::load(request, path, WeightNormPolicy::Fold)?, golden, inputs)?]
+            vec![tables(
+                &Model::load(request, path, WeightNormPolicy::Fold)?,
+                golden,
+                inputs,
+            )?]
         } else {
             // The factors are parameters of a model that keeps them, `X.weight` of one that folds them.
             [WeightNormPolicy::Keep, WeightNormPolicy::Fold]
@@ -102,7 +110,10 @@ impl Model {
         let inner_seen = inner.clone().detach().require_grad();
         let audio = decoder.resampler().forward(inner_seen.clone());
         if audio.dims()[1] != count {
-            return Err(self.fail(format!("{} samples, the target has {count}", audio.dims()[1])));
+            return Err(self.fail(format!(
+                "{} samples, the target has {count}",
+                audio.dims()[1]
+            )));
         }
         let loss = (audio - target).square().mean();
         let mut found = Gradients::new();
@@ -191,9 +202,19 @@ fn decode(model: &Model, golden: &GoldenFile, case: &str) -> Result<Case> {
     let of_latent = seen.grad(&behind.gradients);
     if let Some(g) = &of_latent {
         let gradients = (latent * model.constant(g)).sum().backward();
-        model.collect("semantic_quantizer", &decoder.semantic_quantizer, &gradients, &mut found);
+        model.collect(
+            "semantic_quantizer",
+            &decoder.semantic_quantizer,
+            &gradients,
+            &mut found,
+        );
         model.collect("quantizer", &decoder.quantizer, &gradients, &mut found);
-        model.collect("semantic_head", &decoder.semantic_head, &gradients, &mut found);
+        model.collect(
+            "semantic_head",
+            &decoder.semantic_head,
+            &gradients,
+            &mut found,
+        );
     }
     found.insert("latent".to_owned(), of_latent.as_ref().map(host));
     Ok(Case {
@@ -217,7 +238,10 @@ fn tables(model: &Model, golden: &GoldenFile, case: &str) -> Result<Case> {
             search: vq.search,
         }
     };
-    let (semantic, acoustic) = (folded(&decoder.semantic_quantizer), folded(&decoder.quantizer));
+    let (semantic, acoustic) = (
+        folded(&decoder.semantic_quantizer),
+        folded(&decoder.quantizer),
+    );
     let [_, _, columns] = codes.dims();
     let vectors = semantic.decode(codes.clone().narrow(2, 0, 1));
     let latent = decoder.semantic_head.forward(vectors, None)
