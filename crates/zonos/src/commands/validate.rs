@@ -98,7 +98,11 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
 }
 
 /// Writes a tensor as `.npy`, floats as `<f4` and integers as `<i4`.
-pub(crate) fn write(path: &std::path::Path, shape: &[usize], data: TensorData) -> anyhow::Result<()> {
+pub(crate) fn write(
+    path: &std::path::Path,
+    shape: &[usize],
+    data: TensorData,
+) -> anyhow::Result<()> {
     let failed = || format!("cannot convert the tensor for {}", path.display());
     if data.dtype().is_float() {
         let values: Vec<f32> = data
