@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
         );
     }
     written += write(stream.flush()?)?;
-    wav.finish()?;
+    drop(wav.finish()?);
     let seconds = written as f64 / f64::from(rate);
     eprintln!(
         "{seconds:.2} s of audio in {:.2} s, slowest chunk {:.1} ms; heard first after {:.1} ms of codes and that",

@@ -73,7 +73,7 @@ pub(super) fn run(request: &Request, half: bool, checks: &mut Checks<'_>) -> Res
         suite.whole(checks)?;
         suite.alignment(checks)?;
         for (k, lane) in suite.encoder.lanes(suite.audio.len()).enumerate() {
-            suite.from_audio(k, &lane, checks)?;
+            suite.whole_lane(k, &lane, checks)?;
             suite.front_end(k, checks)?;
             suite.teacher(k, checks)?;
             suite.semantic(k, checks)?;
@@ -251,7 +251,7 @@ impl<'a> Suite<'a> {
 
     /// A lane from prepared audio to codes: every stage of the acoustic half, and again what the teacher's
     /// half makes.
-    fn from_audio(&self, k: usize, lane: &Lane, checks: &mut Checks<'_>) -> Result<()> {
+    fn whole_lane(&self, k: usize, lane: &Lane, checks: &mut Checks<'_>) -> Result<()> {
         let golden = checks.golden();
         let mut tap = Tap::on();
         let codes = self
