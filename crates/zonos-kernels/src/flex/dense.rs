@@ -32,7 +32,9 @@ const STEPS: usize = 256;
 /// Rows that are packed at a time: bounds what is held beside input and output.
 const ROWS: usize = 768;
 /// Weight rows of an item with many panels: with their sums they stay in the second-level cache.
-const OUTS: usize = 96;
+const OUTS: usize = 192;
+/// Panels of an item at least, where there are as many.
+const PANELS_OF_ITEM: usize = 8;
 /// Weight rows that go through all inputs together where there is a single panel.
 const FEW_OUTS: usize = 12;
 /// Multiply-adds below which one thread does it all: waking another costs more.
@@ -433,6 +435,8 @@ impl<E> Tile<'_, E> {
 /// The instruction set is `S`'s, and the vector is inside the slice.
 #[inline(always)]
 unsafe fn part<S: Simd>(slice: Option<&[f32]>, at: usize) -> Option<S::V> {
+    // Not `map`: a closure would be compiled without the kernel's instruction set.
+    #[allow(clippy::manual_map)]
     match slice {
         // SAFETY: the caller's contract.
         Some(slice) => Some(unsafe { S::load(slice.as_ptr().add(at)) }),
@@ -574,11 +578,17 @@ impl<E: Element> Chunk<'_, E> {
     }
 
     fn run(&self, isa: Isa, panels: usize, parallel: bool) {
-        // Some items a thread, so that one that is slowed down does not keep the others waiting.
+        // Some items a thread, so that one that is slowed down does not keep the others waiting: of
+        // many panels, since weights are copied once an item, or of few weight rows.
         let wanted = 8 * rayon::current_num_threads();
-        let outs = Cut::at_most(self.out, self.out.div_ceil(wanted).clamp(48, OUTS), 12);
+        let longest = if panels >= 2 * PANELS_OF_ITEM {
+            OUTS
+        } else {
+            self.out.div_ceil(wanted).clamp(48, OUTS)
+        };
+        let outs = Cut::at_most(self.out, longest, 12);
         let wanted = wanted.div_ceil(outs.pieces);
-        let panels = Cut::at_most(panels, panels.div_ceil(wanted).max(8), 1);
+        let panels = Cut::at_most(panels, panels.div_ceil(wanted).max(PANELS_OF_ITEM), 1);
         let item = |index: usize| {
             let (p, o) = (index / outs.pieces, index % outs.pieces);
             let (panels, outs) = (panels.range(p), outs.range(o));
