@@ -79,11 +79,7 @@ pub(crate) fn full_size(pruned: bool) -> ZacConfig {
         head: Some(HeadConfig {
             dim: 768,
             hop_length: 184,
-            n_fft: if pruned {
-                vec![2048]
-            } else {
-                vec![512, 1024, 2048]
-            },
+            n_fft: vec![512, 1024, 2048],
             combine: Combine::Sum,
             mag_clip: 1e2,
             norm_eps: 1e-6,
