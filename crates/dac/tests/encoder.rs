@@ -339,10 +339,10 @@ fn what_cannot_be_encoded_is_refused() {
             "{error}"
         );
     }
-    // Finite, but too large for the weights: said, not coded.
+    // Finite, but no sound: said, not coded.
     let error = refuse(&audio(vec![f32::MAX; 600]), None);
     assert!(
-        matches!(error, DacError::Latents { frame: 0, .. }),
+        matches!(error, DacError::TooLoud { sample: 0, .. }),
         "{error}"
     );
     let empty = Tensor::<3>::zeros([1, 1, 0], &Device::flex());
