@@ -284,7 +284,7 @@ impl ZacEncoder {
         }
         let features = self.teacher.features_with(&samples, tap)?;
         let mut inside = tap.part();
-        let layer = self.teacher.config().feature_layer;
+        let layer = self.teacher.layers();
         let hidden = self.teacher.forward(&features, layer, &mut inside)?;
         tap.absorb("teacher.", inside);
         Ok(hidden)
@@ -361,7 +361,7 @@ impl ZacEncoder {
         let (d, inner) = (config.hidden_size as f64, config.intermediate_size as f64);
         let layer = 4.0 * d * inner + 7.0 * d * d;
         let tokens = frames as f64 / self.config.frame_rate() * TEACHER_TOKENS;
-        tokens * config.feature_layer as f64 * layer
+        tokens * self.teacher.layers() as f64 * layer
     }
 }
 

@@ -72,7 +72,13 @@ impl ZacEncoder {
             loader: &loader,
             device,
         };
-        let (inner, report) = Teacher::load_with(teacher.unwrap_or(checkpoint), options, device)?;
+        let (inner, report) = match (teacher, teacher_layers(&config)) {
+            // A published teacher goes on after the layer that the encoder was made for.
+            (Some(teacher), Some(layers)) => {
+                Teacher::load_layers(teacher, layers, options, device)?
+            }
+            _ => Teacher::load_with(teacher.unwrap_or(checkpoint), options, device)?,
+        };
         let report = joined(loader.report().clone(), report, teacher.is_none());
         let parts = parts(&source, &config, inner)?;
         let file = checkpoint.path().display().to_string();
@@ -106,6 +112,14 @@ impl ZacEncoder {
         let inner = Teacher::check(teacher.unwrap_or(checkpoint))?;
         Ok(joined(report, inner, teacher.is_none()))
     }
+}
+
+/// The teacher's layer that the encoder was made for, where its file tells.
+fn teacher_layers(config: &ZacConfig) -> Option<usize> {
+    let told = &config.encoder.as_ref()?.teacher;
+    let keys = ["feature_layer", "num_hidden_layers"];
+    let layers = keys.iter().find_map(|&key| told[key].as_u64())?;
+    usize::try_from(layers).ok()
 }
 
 /// The codec's modules, with the teacher.

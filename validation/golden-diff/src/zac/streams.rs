@@ -16,8 +16,10 @@ pub(super) fn run(suite: &Suite<'_>, checks: &mut Checks<'_>) -> Result<()> {
     let whole = codes(golden, "codes")?;
     let limit = wave(&golden.need("audio")?);
     let decoded = HostTensor::signal(&suite.samples(&whole)?);
-    let same = Tolerance::Absolute {
-        max_abs: if suite.request.bit_exact() { 0.0 } else { 1e-5 },
+    let same = if suite.request.bit_exact() {
+        Tolerance::Absolute { max_abs: 0.0 }
+    } else {
+        limit
     };
 
     let json = json(suite)?;
