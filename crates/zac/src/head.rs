@@ -119,7 +119,7 @@ impl IstftHead {
     ///
     /// # Errors
     ///
-    /// None that [`IstftHead::new`] has not refused.
+    /// None that construction has not refused.
     pub fn waveform(&self, features: Tensor<3>, tap: &mut Tap) -> Result<Tensor<2>, StftError> {
         let [_, time, _] = features.dims();
         let samples = time * self.config.hop_length;
