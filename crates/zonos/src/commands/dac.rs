@@ -2,8 +2,6 @@
 
 mod encode;
 
-pub(crate) use encode::{draw, levels, levels_json};
-
 use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,6 +17,7 @@ use zonos_audio::{CodeLimits, Codes, CodesError, Waveform, npy};
 use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_dac::{Dac, DacParts};
 
+use super::compare;
 use super::generate::eos_path;
 use crate::args::{CodecArgs, DeviceArgs, GlobalArgs};
 use crate::failure::{Failure, Outcome};
@@ -210,20 +209,7 @@ fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     let whole = codec.decode(&codes)?;
     weights::check_audio(whole.samples(), &checkpoint)?;
     let pieces = streamed(&codec, &codes, args.block as usize, &mut |_| Ok(()))?;
-    if whole.len() != pieces.len() {
-        return Err(Failure::failed(format!(
-            "streaming gave {} samples, the whole decode {}",
-            pieces.len(),
-            whole.len()
-        )));
-    }
-    let worst = whole
-        .samples()
-        .iter()
-        .zip(&pieces)
-        .map(|(a, b)| (a - b).abs())
-        // `max` would drop a NaN; here it must win.
-        .fold(0.0f32, |m, d| if d.is_nan() || d > m { d } else { m });
+    let worst = compare::seam(&whole, &pieces)?;
     let allowed = seam_tolerance(&args.device.device);
     // Written so that a NaN fails.
     let passed = worst <= allowed;

@@ -1,6 +1,7 @@
 //! One file per command, and what surrounds all of them.
 
 pub(crate) mod audio;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod dac;

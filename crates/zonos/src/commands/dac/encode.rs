@@ -8,12 +8,13 @@ use burn::tensor::Device;
 use clap::Args;
 use serde_json::json;
 use zonos_audio::decode::{DecodeLimits, decode_file};
-use zonos_audio::{AtomicFile, Codes, Levels, Waveform, npy, plot};
+use zonos_audio::{AtomicFile, Codes, Waveform, npy};
 use zonos_checkpoint::{Checkpoint, LoadOptions};
-use zonos_dac::{Dac, DacConfig, DacError, DacParts, snr_db};
+use zonos_dac::{Dac, DacConfig, DacError, DacParts};
 
 use super::{BLOCK, sample_rate, sound_or_npy, streamed};
 use crate::args::{CodecArgs, DeviceArgs, GlobalArgs};
+use crate::commands::compare::{Change, draw};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::progress::{FrameBar, Rate};
@@ -273,8 +274,7 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     }
     AtomicFile::commit_all(staged)?;
 
-    let snr = snr_db(before.samples(), after.samples());
-    let (before_levels, after_levels) = (before.levels(), after.levels());
+    let change = Change::of(&before, &after);
     if global.json {
         output::print_json(&json!({
             "output": args.output.display().to_string(),
@@ -284,22 +284,15 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
             "samples": after.len(),
             "sample_rate": rate,
             "seconds": after.seconds(),
-            // JSON has no infinity: null for what has no finite value.
-            "snr_db": snr.filter(|snr| snr.is_finite()),
-            "before": levels_json(&before_levels),
-            "after": levels_json(&after_levels),
+            "snr_db": change.snr_json(),
+            "before": change.before_json(),
+            "after": change.after_json(),
             "encode_s": encoded.seconds,
             "decode_s": decode_s,
             "device": args.device.device,
         }))?;
     } else {
-        let snr = snr.map_or_else(
-            || "none, the input is silent".to_owned(),
-            |snr| format!("{snr:.2} dB"),
-        );
-        output::print(format_args!("signal to noise  {snr}"))?;
-        output::print(format_args!("before           {}", levels(&before_levels)))?;
-        output::print(format_args!("after            {}", levels(&after_levels)))?;
+        change.print()?;
         output::note(
             global.quiet,
             format_args!(
@@ -312,36 +305,4 @@ pub(super) fn roundtrip(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Spectrograms of both, one above the other.
-pub(crate) fn draw(
-    path: &Path,
-    audio: &Path,
-    before: &Waveform,
-    after: &Waveform,
-) -> Result<AtomicFile, Failure> {
-    let name = audio.file_name().unwrap_or(audio.as_os_str());
-    let name = output::visible(&name.to_string_lossy());
-    Ok(plot::before_after(&name, before, after).stage(path)?)
-}
-
-pub(crate) fn levels(levels: &Levels) -> String {
-    format!(
-        "peak {:.2} dBFS, RMS {:.2} dBFS, {} samples at full scale",
-        levels.peak_dbfs(),
-        levels.rms_dbfs(),
-        levels.clipped
-    )
-}
-
-pub(crate) fn levels_json(levels: &Levels) -> serde_json::Value {
-    let finite = |x: f32| x.is_finite().then_some(x);
-    json!({
-        "peak": levels.peak,
-        "rms": levels.rms,
-        "peak_dbfs": finite(levels.peak_dbfs()),
-        "rms_dbfs": finite(levels.rms_dbfs()),
-        "clipped": levels.clipped,
-    })
 }

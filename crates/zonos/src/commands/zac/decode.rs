@@ -14,6 +14,7 @@ use zonos_zac::{HOP, SAMPLE_RATE, ZacConfig, ZacDecoder};
 
 use super::{BLOCK, DecoderArgs, FRAME_SECONDS, OpenDecoder, sound_or_npy, streamed};
 use crate::args::{DeviceArgs, GlobalArgs, between};
+use crate::commands::compare;
 use crate::commands::generate::eos_path;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
@@ -225,20 +226,7 @@ pub(super) fn seam(args: &SeamArgs, global: &GlobalArgs) -> Outcome {
     weights::check_audio(whole.samples(), &open.checkpoint)?;
     interrupt::check()?;
     let pieces = streamed(&decoder, &codes, args.block as usize, &mut |_| ())?;
-    if whole.len() != pieces.len() {
-        return Err(Failure::failed(format!(
-            "streaming gave {} samples, the whole decode {}",
-            pieces.len(),
-            whole.len()
-        )));
-    }
-    let worst = whole
-        .samples()
-        .iter()
-        .zip(&pieces)
-        .map(|(a, b)| (a - b).abs())
-        // `max` would drop a NaN; here it must win.
-        .fold(0.0f32, |m, d| if d.is_nan() || d > m { d } else { m });
+    let worst = compare::seam(&whole, &pieces)?;
     let allowed = seam_tolerance(whole.peak());
     // Written so that a NaN fails.
     let passed = worst <= allowed;

@@ -8,7 +8,6 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use zonos_audio::{AtomicFile, Waveform, npy};
-use zonos_dac::snr_db;
 use zonos_zac::{SAMPLE_RATE, ZacDecoder};
 
 use super::encode::{PrepareArgs, encode_audio};
@@ -17,7 +16,7 @@ use super::{
     sound_or_npy, streamed,
 };
 use crate::args::{DeviceArgs, GlobalArgs, between};
-use crate::commands::dac::{draw, levels, levels_json};
+use crate::commands::compare::{Change, draw};
 use crate::failure::Outcome;
 use crate::interrupt::{self, Stepping};
 use crate::progress::FrameBar;
@@ -148,8 +147,7 @@ fn report(
     warnings: &[String],
     [encode_s, decode_s]: [f64; 2],
 ) -> Outcome {
-    let snr = snr_db(before.samples(), after.samples());
-    let (before_levels, after_levels) = (before.levels(), after.levels());
+    let change = Change::of(before, after);
     if global.json {
         output::print_json(&json!({
             "output": args.output.display().to_string(),
@@ -159,22 +157,15 @@ fn report(
             "samples": after.len(),
             "sample_rate": SAMPLE_RATE,
             "seconds": after.seconds(),
-            // JSON has no infinity: null for what has no finite value.
-            "snr_db": snr.filter(|snr| snr.is_finite()),
-            "before": levels_json(&before_levels),
-            "after": levels_json(&after_levels),
+            "snr_db": change.snr_json(),
+            "before": change.before_json(),
+            "after": change.after_json(),
             "encode_s": encode_s,
             "decode_s": decode_s,
             "device": args.device.device,
         }))?;
     } else {
-        let snr = snr.map_or_else(
-            || "none, the input is silent".to_owned(),
-            |snr| format!("{snr:.2} dB"),
-        );
-        output::print(format_args!("signal to noise  {snr}"))?;
-        output::print(format_args!("before           {}", levels(&before_levels)))?;
-        output::print(format_args!("after            {}", levels(&after_levels)))?;
+        change.print()?;
         output::note(
             global.quiet,
             format_args!(
