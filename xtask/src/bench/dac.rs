@@ -1,13 +1,10 @@
 //! The codec at full size, with weights drawn by a recipe.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::Context;
 use zonos_audio::{Codes, Waveform};
 use zonos_dac::Dac;
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 use crate::dac_recipe::{Recipe, Sizes, draw_codes};
 
@@ -26,26 +23,16 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
     recipe.write(&file)?;
     let dac = Dac::load(&file, &bench.device)?;
     let sizes = &recipe.sizes;
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let list = |rates: &[usize]| {
-                let rates: Vec<_> = rates.iter().map(usize::to_string).collect();
-                rates.join(",")
-            };
-            let args = [
-                "--weights".to_owned(),
-                file.display().to_string(),
-                "--rates".to_owned(),
-                list(&sizes.decoder_rates),
-                "--encoder-rates".to_owned(),
-                list(&sizes.encoder_rates),
-                "--threads".to_owned(),
-                bench.threads.to_string(),
-            ];
-            Some(Torch::start(python, "bench_dac.py", &args)?)
-        }
-        None => None,
+    let list = |rates: &[usize]| {
+        let rates: Vec<_> = rates.iter().map(usize::to_string).collect();
+        rates.join(",")
     };
+    let args = [
+        ("--weights", file.display().to_string()),
+        ("--rates", list(&sizes.decoder_rates)),
+        ("--encoder-rates", list(&sizes.encoder_rates)),
+    ];
+    let mut torch = bench.torch("bench_dac.py", &args)?;
     let mut lines = Vec::new();
     for frames in FRAMES {
         let codes = random_codes(sizes, frames)?;
@@ -54,10 +41,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
             Ok(())
         };
         let command = format!("decode {frames}");
-        let (ours, torch) = match &mut torch {
-            Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-            None => bench.race(ours, None)?,
-        };
+        let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
         lines.push(Measurement {
             name: format!("dac decode, {frames} frames"),
             ours,
@@ -75,10 +59,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
         Ok(())
     };
     let command = format!("encode {samples}");
-    let (ours, torch) = match &mut torch {
-        Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-        None => bench.race(ours, None)?,
-    };
+    let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
     lines.push(Measurement {
         name: format!("dac encode, {SECONDS} s"),
         ours,
@@ -101,23 +82,8 @@ pub(super) fn peak_memory(bench: &Bench) -> anyhow::Result<Option<String>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("dac.safetensors");
     Recipe::full(SEED).write(&file)?;
-    let output = Command::new(std::env::current_exe()?)
-        .args(["bench", "--peak-memory"])
-        .arg(&file)
-        .arg(MINUTE.to_string())
-        .env("RAYON_NUM_THREADS", bench.threads.to_string())
-        .output()
-        .context("cannot start the process to measure")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "measuring memory failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text
-        .lines()
-        .find_map(|l| l.strip_prefix("peak "))
-        .map(|kb| format!("dac decode of 60 s of audio: peak memory {kb}")))
+    let peak = bench.peak_memory(&file, MINUTE)?;
+    Ok(peak.map(|peak| format!("dac decode of 60 s of audio: peak memory {peak}")))
 }
 
 /// The process that [`peak_memory`] starts: samples of so many frames.

@@ -7,7 +7,6 @@ use zonos_audio::mel::{MelConfig, MelSpectrogram};
 use zonos_audio::resample::{ResampleRecipe, Resampler};
 use zonos_audio::stft::{Stft, StftConfig};
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 
 const SECONDS: usize = 60;
@@ -23,20 +22,11 @@ const STFT: (usize, usize) = (2048, 512);
 const RATE: u32 = 24_000;
 
 pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let args = ["--threads".to_owned(), bench.threads.to_string()];
-            Some(Torch::start(python, "bench_dsp.py", &args)?)
-        }
-        None => None,
-    };
+    let mut torch = bench.torch("bench_dsp.py", &[])?;
     let mut lines = Vec::new();
     let mut race =
         |name: String, command: String, bytes: f64, ours: &dyn Fn() -> anyhow::Result<()>| {
-            let (ours, torch) = match &mut torch {
-                Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-                None => bench.race(ours, None)?,
-            };
+            let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
             lines.push(Measurement {
                 name,
                 ours,

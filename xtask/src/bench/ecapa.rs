@@ -4,7 +4,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 use zonos_audio::Waveform;
 use zonos_ecapa::{Ecapa, tensor_specs};
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 use crate::ecapa_recipe::{FULL_SEED, Recipe};
 
@@ -20,18 +19,10 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
     let recipe = Recipe::full(FULL_SEED);
     recipe.write(folder.path())?;
     let ecapa = Ecapa::load(folder.path(), &bench.device)?;
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let args = [
-                "--weights".to_owned(),
-                folder.path().display().to_string(),
-                "--threads".to_owned(),
-                bench.threads.to_string(),
-            ];
-            Some(Torch::start(python, "bench_ecapa.py", &args)?)
-        }
-        None => None,
-    };
+    let mut torch = bench.torch(
+        "bench_ecapa.py",
+        &[("--weights", folder.path().display().to_string())],
+    )?;
     let bands = recipe.config.mel_dim;
     // Slow and fast movements around the usual level.
     let level = |i: usize| -7.0 + 3.0 * (i as f32 * 0.37).sin() * (i as f32 * 0.0013).cos();
@@ -45,10 +36,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
         Ok(())
     };
     let command = format!("embed {FRAMES}");
-    let (ours, torch) = match &mut torch {
-        Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-        None => bench.race(ours, None)?,
-    };
+    let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
     let model = Measurement {
         name: format!("ecapa, {FRAMES} mel frames ({SECONDS} s)"),
         ours,

@@ -9,7 +9,6 @@ use std::time::Instant;
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use zonos_kernels::{Activation, PackedTensor, ops};
 
-use super::torch::Torch;
 use super::{Bench, Measurement, median};
 
 /// Width and feed-forward rows of the released backbone.
@@ -50,13 +49,7 @@ const ARITHMETIC: &str = "FLOPs at the f32 matmul rate";
 const ONCE: &str = "input and output once through memory";
 
 pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let args = ["--threads".to_owned(), bench.threads.to_string()];
-            Some(Torch::start(python, "bench_kernels.py", &args)?)
-        }
-        None => None,
-    };
+    let mut torch = bench.torch("bench_kernels.py", &[])?;
     let mut lines = Vec::new();
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let weights = rotation(OUT, IN, dtype, &bench.device);
@@ -104,10 +97,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
             ours();
             Ok(())
         };
-        let (ours, torch) = match &mut torch {
-            Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-            None => bench.race(ours, None)?,
-        };
+        let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
         lines.push(Measurement {
             name,
             ours,

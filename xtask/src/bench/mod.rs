@@ -17,6 +17,7 @@ mod zac;
 mod zac_encode;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -26,6 +27,7 @@ use zonos_checkpoint::{Checkpoint, ModelKind};
 
 use crate::workspace;
 use machine::Machine;
+use torch::Torch;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -144,6 +146,52 @@ impl Bench {
             }
         }
         Ok((median(&mut a), (!b.is_empty()).then(|| median(&mut b))))
+    }
+
+    /// The PyTorch side, where there is one: `script` with `args` and the number of threads.
+    fn torch(&self, script: &str, args: &[(&str, String)]) -> anyhow::Result<Option<Torch>> {
+        let Some(python) = &self.python else {
+            return Ok(None);
+        };
+        let threads = ("--threads", self.threads.to_string());
+        let args = args.iter().chain([&threads]);
+        let args: Vec<String> = args
+            .flat_map(|(name, value)| [(*name).to_owned(), value.clone()])
+            .collect();
+        Torch::start(python, script, &args).map(Some)
+    }
+
+    /// [`race`](Self::race) against `command` of the PyTorch side, where there is one.
+    fn race_torch(
+        &self,
+        ours: impl FnMut() -> anyhow::Result<()>,
+        torch: &mut Option<Torch>,
+        command: &str,
+    ) -> anyhow::Result<(f64, Option<f64>)> {
+        match torch {
+            Some(torch) => self.race(ours, Some(&mut || torch.time(command))),
+            None => self.race(ours, None),
+        }
+    }
+
+    /// What [`peak_memory_child`] says of `amount` frames or seconds in a process of its own: how much
+    /// memory it took at most, and how long. `None` where the system does not tell.
+    fn peak_memory(&self, weights: &Path, amount: usize) -> anyhow::Result<Option<String>> {
+        let output = Command::new(std::env::current_exe()?)
+            .args(["bench", "--peak-memory"])
+            .arg(weights)
+            .arg(amount.to_string())
+            .env("RAYON_NUM_THREADS", self.threads.to_string())
+            .output()
+            .context("cannot start the process to measure")?;
+        anyhow::ensure!(
+            output.status.success(),
+            "measuring memory failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        let text = String::from_utf8_lossy(&output.stdout);
+        let peak = text.lines().find_map(|l| l.strip_prefix("peak "));
+        Ok(peak.map(str::to_owned))
     }
 }
 
@@ -279,7 +327,7 @@ fn peak_memory_child(weights: &Path, frames: usize) -> anyhow::Result<bool> {
 fn again_in_release() -> anyhow::Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     println!("building in release");
-    let status = std::process::Command::new(cargo)
+    let status = Command::new(cargo)
         .args(["run", "--quiet", "--release", "--package", "xtask", "--"])
         .args(std::env::args_os().skip(1))
         .current_dir(workspace::root())

@@ -5,7 +5,6 @@ use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_nn::Tap;
 use zonos_w2v_bert::{Features, Teacher, TeacherConfig, tensor_specs};
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 use crate::teacher_recipe;
 
@@ -17,18 +16,10 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
     let folder = tempfile::tempdir()?;
     let config = TeacherConfig::released();
     teacher_recipe::write(&config, folder.path())?;
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let args = [
-                "--weights".to_owned(),
-                folder.path().display().to_string(),
-                "--threads".to_owned(),
-                bench.threads.to_string(),
-            ];
-            Some(Torch::start(python, "bench_teacher.py", &args)?)
-        }
-        None => None,
-    };
+    let mut torch = bench.torch(
+        "bench_teacher.py",
+        &[("--weights", folder.path().display().to_string())],
+    )?;
     let checkpoint = Checkpoint::open(folder.path())?;
     let load = |options: &LoadOptions| Teacher::load_with(&checkpoint, options, &bench.device);
     let (teacher, _) = load(&LoadOptions::default())?;
@@ -39,10 +30,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
         let features = features(bench, tokens, config.feature_projection_input_dim)?;
         let ours = || hidden(&teacher, &features, layers);
         let command = format!("hidden {tokens}");
-        let (ours, torch) = match &mut torch {
-            Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-            None => bench.race(ours, None)?,
-        };
+        let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
         lines.push(Measurement {
             name: format!("teacher, {tokens} tokens ({seconds} s)"),
             ours,

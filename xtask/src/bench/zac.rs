@@ -1,13 +1,10 @@
 //! The ZAC-1 decoder at full size, pruned and whole, with weights drawn by a recipe.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::Context;
 use zonos_audio::Codes;
 use zonos_zac::{StageConfig, ZacConfig, ZacDecoder, tensor_specs};
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 use crate::dac_recipe::philox;
 use crate::zac_recipe::{full_size, write};
@@ -27,18 +24,8 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
         let file = folder.path().join("decoder.safetensors");
         let config = full_size(pruned);
         write(&config, &file)?;
-        let mut torch = match &bench.python {
-            Some(python) => {
-                let args = [
-                    "--weights".to_owned(),
-                    file.display().to_string(),
-                    "--threads".to_owned(),
-                    bench.threads.to_string(),
-                ];
-                Some(Torch::start(python, "bench_zac.py", &args)?)
-            }
-            None => None,
-        };
+        let mut torch =
+            bench.torch("bench_zac.py", &[("--weights", file.display().to_string())])?;
         let decoder = ZacDecoder::load(&file, &bench.device)?;
         let mut measure =
             |what: String, frames: usize, step: Option<usize>| -> anyhow::Result<()> {
@@ -60,10 +47,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<Vec<Measurement>> {
                     Some(step) => format!("stream {frames} {step}"),
                     None => format!("decode {frames}"),
                 };
-                let (ours, torch) = match &mut torch {
-                    Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-                    None => bench.race(ours, None)?,
-                };
+                let (ours, torch) = bench.race_torch(ours, &mut torch, &command)?;
                 // The whole takes minutes: each line shows when it is there.
                 let name = format!("zac {name} {what}");
                 eprintln!("{name}: {ours:.3} s, PyTorch {torch:.3?}");
@@ -148,28 +132,13 @@ pub(super) fn peak_memory(bench: &Bench) -> anyhow::Result<Option<String>> {
     let file = folder.path().join("decoder.safetensors");
     write(&full_size(true), &file)?;
     let size = std::fs::metadata(&file)?.len();
-    let output = Command::new(std::env::current_exe()?)
-        .args(["bench", "--peak-memory"])
-        .arg(&file)
-        .arg(MINUTE.to_string())
-        .env("RAYON_NUM_THREADS", bench.threads.to_string())
-        .output()
-        .context("cannot start the process to measure")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "measuring memory failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text
-        .lines()
-        .find_map(|l| l.strip_prefix("peak "))
-        .map(|kb| {
-            format!(
-                "zac keep2 decode of 60 s of audio: peak memory {kb}, the file {:.0} MB",
-                size as f64 / 1e6
-            )
-        }))
+    let peak = bench.peak_memory(&file, MINUTE)?;
+    Ok(peak.map(|peak| {
+        format!(
+            "zac keep2 decode of 60 s of audio: peak memory {peak}, the file {:.0} MB",
+            size as f64 / 1e6
+        )
+    }))
 }
 
 /// The process that [`peak_memory`] starts: samples of so many frames.

@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
@@ -12,7 +11,6 @@ use zonos_audio::{AtomicFile, Waveform};
 use zonos_w2v_bert::TeacherConfig;
 use zonos_zac::{SAMPLE_RATE, StageConfig, ZacConfig, ZacEncoder, tensor_specs};
 
-use super::torch::Torch;
 use super::{Bench, Measurement};
 use crate::teacher_recipe;
 use crate::zac_recipe::{drawn, encoder_size};
@@ -29,18 +27,10 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Option<Str
     let file = folder.path().join("encoder.safetensors");
     let (config, teacher) = (encoder_size(CONTEXTS), TeacherConfig::released());
     write(&config, &teacher, &file)?;
-    let mut torch = match &bench.python {
-        Some(python) => {
-            let args = [
-                "--weights".to_owned(),
-                file.display().to_string(),
-                "--threads".to_owned(),
-                bench.threads.to_string(),
-            ];
-            Some(Torch::start(python, "bench_zac_encode.py", &args)?)
-        }
-        None => None,
-    };
+    let mut torch = bench.torch(
+        "bench_zac_encode.py",
+        &[("--weights", file.display().to_string())],
+    )?;
     let encoder = ZacEncoder::load(&file, &bench.device)?;
     let audio = sound(SECONDS);
     let ours = || -> anyhow::Result<()> {
@@ -49,10 +39,7 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Option<Str
         Ok(())
     };
     let command = format!("encode {}", audio.len());
-    let (ours, theirs) = match &mut torch {
-        Some(torch) => bench.race(ours, Some(&mut || torch.time(&command)))?,
-        None => bench.race(ours, None)?,
-    };
+    let (ours, theirs) = bench.race_torch(ours, &mut torch, &command)?;
     let line = Measurement {
         name: format!("zac encode with its teacher, {SECONDS} s"),
         ours,
@@ -70,22 +57,10 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Option<Str
 
 /// Encodes a minute of audio in a process of its own and says how long it took and how much memory.
 fn peak_memory(bench: &Bench, file: &Path) -> anyhow::Result<Option<String>> {
-    let output = Command::new(std::env::current_exe()?)
-        .args(["bench", "--peak-memory"])
-        .arg(file)
-        .arg(MINUTE.to_string())
-        .env("RAYON_NUM_THREADS", bench.threads.to_string())
-        .output()
-        .context("cannot start the process to measure")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "measuring memory failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    let text = String::from_utf8_lossy(&output.stdout);
+    let peak = bench.peak_memory(file, MINUTE)?;
     let size = std::fs::metadata(file)?.len() as f64 / 1e6;
-    Ok(text.lines().find_map(|l| l.strip_prefix("peak ")).map(|kb| {
-        format!("zac encode of {MINUTE} s of audio: peak memory {kb}, of which the file mapped {size:.0} MB")
+    Ok(peak.map(|peak| {
+        format!("zac encode of {MINUTE} s of audio: peak memory {peak}, of which the file mapped {size:.0} MB")
     }))
 }
 
