@@ -7,12 +7,15 @@ use burn::tensor::{Bytes, DType, TensorData};
 use half::{bf16, f16};
 use serde_json::{Map, Value};
 
-use crate::convert::{ConvertProgress, Counter, PIECE, ask};
+use crate::convert::{ConvertProgress, Counter, ask};
 use crate::output::{cannot_write, write_atomically};
 use crate::safetensors::dtype_name;
 use crate::tensor::Entry;
 use crate::values::{floats, is_float};
 use crate::{Checkpoint, CheckpointError};
+
+/// Bytes written between two questions whether to go on.
+const PIECE: usize = 16 << 20;
 
 /// A tensor on its way into a file: its name there, and where its values come from.
 ///
@@ -59,12 +62,16 @@ impl<'a> Part<'a> {
                 detail: String::new(),
             });
         };
-        Ok(Self {
-            name: name.into(),
+        Ok(Self::of(entry))
+    }
+
+    pub(crate) fn of(entry: &'a Entry) -> Self {
+        Self {
+            name: entry.name.clone(),
             dtype: entry.info.dtype,
             shape: entry.info.shape.clone(),
             source: Source::File(entry),
-        })
+        }
     }
 
     /// Values from elsewhere.

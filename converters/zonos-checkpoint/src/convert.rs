@@ -4,16 +4,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc;
 
-use serde_json::{Map, Value};
-
+use crate::compose::{Part, compose};
 use crate::opened::pack_metadata;
-use crate::output::{cannot_write, persist, temporary_beside, write_atomically};
+use crate::output::{persist, temporary_beside};
 use crate::safetensors::dtype_name;
 use crate::tensor::Entry;
 use crate::{Checkpoint, CheckpointError};
-
-/// Bytes written between two questions whether to go on.
-pub(crate) const PIECE: usize = 16 << 20;
 
 /// How far a conversion is.
 #[derive(Debug, Clone)]
@@ -141,68 +137,26 @@ impl Counter {
 
 fn write_safetensors(
     checkpoint: &Checkpoint,
-    metadata: Vec<(String, String)>,
+    mut metadata: Vec<(String, String)>,
     out: &Path,
     progress: &mut dyn FnMut(&ConvertProgress) -> ControlFlow<()>,
 ) -> Result<(), CheckpointError> {
-    let mut entries: Vec<&Entry> = checkpoint.entries().iter().collect();
-    entries.sort_by_key(|e| std::cmp::Reverse(e.info.dtype.size()));
-
-    let mut header = Map::new();
-    let mut plain: Map<String, Value> = metadata
-        .into_iter()
-        .map(|(k, v)| (k, Value::String(v)))
-        .collect();
     // Readers of the transformers family insist on this entry.
-    plain.entry("format").or_insert_with(|| "pt".into());
-    header.insert("__metadata__".into(), Value::Object(plain));
-    let mut at = 0u64;
-    for entry in &entries {
-        let Some(dtype) = dtype_name(entry.info.dtype) else {
-            return Err(CheckpointError::Output {
-                path: out.into(),
-                reason: format!(
-                    "safetensors has no dtype for '{}' ({:?}); write a .bpk instead",
-                    entry.name, entry.info.dtype
-                ),
-            });
-        };
-        let end = at + entry.info.bytes;
-        header.insert(
-            entry.name.clone(),
-            serde_json::json!({
-                "dtype": dtype,
-                "shape": entry.info.shape,
-                "data_offsets": [at, end],
-            }),
-        );
-        at = end;
+    if metadata.iter().all(|(key, _)| key != "format") {
+        metadata.push(("format".into(), "pt".into()));
     }
-    let mut header = Value::Object(header).to_string().into_bytes();
-    // Spaces after the JSON put the first tensor on a multiple of 64 bytes.
-    let padded = (8 + header.len()).next_multiple_of(64) - 8;
-    header.resize(padded, b' ');
-
-    let mut counter = Counter::new(checkpoint);
-    write_atomically(out, |file| {
-        let error = |e: std::io::Error| cannot_write(out, &e);
-        file.write_all(&(header.len() as u64).to_le_bytes())
-            .and_then(|()| file.write_all(&header))
-            .map_err(error)?;
-        for entry in entries {
-            let mut now = counter.next(&entry.name, entry.info.bytes);
-            ask(progress, &now, out)?;
-            let data = entry.data()?;
-            for (i, piece) in data.bytes().chunks(PIECE).enumerate() {
-                if i > 0 {
-                    ask(progress, &now, out)?;
-                }
-                file.write_all(piece).map_err(error)?;
-                now.bytes_done += piece.len() as u64;
-            }
-        }
-        Ok(())
-    })
+    let entries = checkpoint.entries();
+    if let Some(entry) = entries.iter().find(|e| dtype_name(e.info.dtype).is_none()) {
+        return Err(CheckpointError::Output {
+            path: out.into(),
+            reason: format!(
+                "safetensors has no dtype for '{}' ({:?}); write a .bpk instead",
+                entry.name, entry.info.dtype
+            ),
+        });
+    }
+    let parts: Vec<Part<'_>> = entries.iter().map(Part::of).collect();
+    compose(&parts, &metadata, out, progress)
 }
 
 pub(crate) fn ask(
