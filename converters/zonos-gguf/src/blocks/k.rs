@@ -134,6 +134,23 @@ pub(super) fn scales(bytes: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     (sc, mn)
 }
 
+/// `values = d scale code - dmin minimum` in groups of 32 (Q4_K, Q5_K).
+#[inline(always)]
+pub(super) fn affine_groups(
+    [d, dmin]: [f32; 2],
+    (sc, mn): ([u8; 8], [u8; 8]),
+    codes: &[u8; VALUES],
+    out: &mut [f32; VALUES],
+) {
+    let groups = out.as_chunks_mut::<32>().0.iter_mut();
+    for (g, (values, codes)) in groups.zip(codes.as_chunks::<32>().0).enumerate() {
+        let (scale, low) = (d * f32::from(sc[g]), dmin * f32::from(mn[g]));
+        for (v, q) in values.iter_mut().zip(codes) {
+            *v = scale * f32::from(*q) - low;
+        }
+    }
+}
+
 /// A scale and a minimum for each group.
 pub(super) type ScalesMinima<const G: usize> = ([u8; G], [u8; G]);
 

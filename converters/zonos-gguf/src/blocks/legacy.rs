@@ -56,7 +56,7 @@ pub(super) fn put_fifth_bits(codes: &[u8; VALUES], high: &mut [u8]) {
 
 /// Codes by one scale: `min(2 top - 1, trunc(x / d + top + 1/2))`, `d = peak / -top`.
 #[inline(always)]
-pub(super) fn signed_codes(x: &[f32; VALUES], top: i32) -> (f32, [u8; VALUES]) {
+fn signed_codes(x: &[f32; VALUES], top: i32) -> (f32, [u8; VALUES]) {
     let d = crate::numeric::peak_of(x) / -(top as f32);
     let inverse = crate::numeric::inverse_or_zero(d);
     let mut codes = [0u8; VALUES];
@@ -68,7 +68,7 @@ pub(super) fn signed_codes(x: &[f32; VALUES], top: i32) -> (f32, [u8; VALUES]) {
 
 /// Codes by minimum and scale: `min(top, trunc((x - m) / d + 1/2))`. Returns `(d, m, codes)`.
 #[inline(always)]
-pub(super) fn affine_codes(x: &[f32; VALUES], top: i32) -> (f32, f32, [u8; VALUES]) {
+fn affine_codes(x: &[f32; VALUES], top: i32) -> (f32, f32, [u8; VALUES]) {
     let (low, high) = crate::numeric::range_of(x);
     let d = (high - low) / top as f32;
     let inverse = crate::numeric::inverse_or_zero(d);
@@ -79,13 +79,22 @@ pub(super) fn affine_codes(x: &[f32; VALUES], top: i32) -> (f32, f32, [u8; VALUE
     (d, low, codes)
 }
 
-/// Weighted codes by one scale for each block of the row: `put(block, scale, codes)`.
+/// Codes by one scale for each block of the row, weighted where there is importance: `put(block, scale,
+/// codes)`.
+#[inline(always)]
 pub(super) fn signed_row(
     src: &[f32],
-    importance: &[f32],
+    importance: Option<&[f32]>,
     top: i32,
     mut put: impl FnMut(usize, f32, &[u8; VALUES]),
 ) {
+    let Some(importance) = importance else {
+        for (block, x) in src.as_chunks::<VALUES>().0.iter().enumerate() {
+            let (d, codes) = signed_codes(x, top);
+            put(block, d, &codes);
+        }
+        return;
+    };
     let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
     let span = LANES * VALUES;
     for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {
@@ -99,13 +108,22 @@ pub(super) fn signed_row(
     }
 }
 
-/// Weighted codes by minimum and scale for each block of the row: `put(block, scale, minimum, codes)`.
+/// Codes by minimum and scale for each block of the row, weighted where there is importance: `put(block,
+/// scale, minimum, codes)`.
+#[inline(always)]
 pub(super) fn affine_row(
     src: &[f32],
-    importance: &[f32],
+    importance: Option<&[f32]>,
     top: i32,
     mut put: impl FnMut(usize, f32, f32, &[u8; VALUES]),
 ) {
+    let Some(importance) = importance else {
+        for (block, x) in src.as_chunks::<VALUES>().0.iter().enumerate() {
+            let (d, m, codes) = affine_codes(x, top);
+            put(block, d, m, &codes);
+        }
+        return;
+    };
     let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
     let span = LANES * VALUES;
     for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {

@@ -1,6 +1,6 @@
 //! Q4_1: 32 values, half scale `d` and minimum `m`, sixteen bytes of nibbles; value = nibble d + m.
 
-use super::legacy::{affine_codes, affine_row, nibbles, put_nibbles};
+use super::legacy::{affine_row, nibbles, put_nibbles};
 use crate::numeric::{half_at, put_half};
 
 /// Values in a block.
@@ -21,15 +21,9 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
 
 pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
     let out = dst.as_chunks_mut::<BYTES>().0;
-    match importance {
-        Some(w) => affine_row(src, w, TOP, |i, d, m, codes| put(&mut out[i], d, m, codes)),
-        None => {
-            for (x, block) in src.as_chunks::<VALUES>().0.iter().zip(out) {
-                let (d, m, codes) = affine_codes(x, TOP);
-                put(block, d, m, &codes);
-            }
-        }
-    }
+    affine_row(src, importance, TOP, |i, d, m, codes| {
+        put(&mut out[i], d, m, codes)
+    });
 }
 
 #[inline(always)]

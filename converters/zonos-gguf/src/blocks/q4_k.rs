@@ -1,7 +1,7 @@
 //! Q4_K: 8 groups of 32 values with 6-bit scales and minima, 4-bit codes;
 //! value = d scale code - dmin minimum.
 
-use super::k::{Spec, choose, nibbles, packed_scales, put_nibbles, scales};
+use super::k::{Spec, affine_groups, choose, nibbles, packed_scales, put_nibbles, scales};
 use crate::numeric::half_at;
 use crate::search::Grid;
 
@@ -34,16 +34,9 @@ pub fn scales_and_minima(block: &[u8; BYTES]) -> ([u8; 8], [u8; 8]) {
 /// Decodes a block.
 #[inline]
 pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
-    let (sc, mn) = scales_and_minima(block);
+    let scales = scales_and_minima(block);
     let codes = nibbles(&block[16..]);
-    let groups = out.as_chunks_mut::<32>().0.iter_mut();
-    for (g, (values, codes)) in groups.zip(codes.as_chunks::<32>().0).enumerate() {
-        let (scale, low) = (d * f32::from(sc[g]), dmin * f32::from(mn[g]));
-        for (v, q) in values.iter_mut().zip(codes) {
-            *v = scale * f32::from(*q) - low;
-        }
-    }
+    affine_groups([half_at(block, 0), half_at(block, 2)], scales, &codes, out);
 }
 
 /// Encodes a block.

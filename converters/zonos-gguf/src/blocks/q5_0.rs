@@ -1,6 +1,6 @@
 //! Q5_0: 32 values, a half scale `d`, the fifth bits `qh`, sixteen bytes of nibbles; value = (code - 16) d.
 
-use super::legacy::{five_bits, put_fifth_bits, put_nibbles, signed_codes, signed_row};
+use super::legacy::{five_bits, put_fifth_bits, put_nibbles, signed_row};
 use crate::numeric::{half_at, put_half};
 
 /// Values in a block.
@@ -21,15 +21,9 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
 
 pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
     let out = dst.as_chunks_mut::<BYTES>().0;
-    match importance {
-        Some(w) => signed_row(src, w, TOP, |i, d, codes| put(&mut out[i], d, codes)),
-        None => {
-            for (x, block) in src.as_chunks::<VALUES>().0.iter().zip(out) {
-                let (d, codes) = signed_codes(x, TOP);
-                put(block, d, &codes);
-            }
-        }
-    }
+    signed_row(src, importance, TOP, |i, d, codes| {
+        put(&mut out[i], d, codes)
+    });
 }
 
 #[inline(always)]

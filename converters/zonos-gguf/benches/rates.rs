@@ -1,5 +1,6 @@
-//! How fast one core quantises: `cargo test -p zonos-gguf --test rates -- --ignored --nocapture`.
+//! How fast one core quantises: `cargo bench -p zonos-gguf`.
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use std::time::Instant;
@@ -13,9 +14,7 @@ const ROWS: usize = 8;
 const RUNS: usize = 200;
 
 /// Megabytes of F16 input a second on one core, best of many short runs, and what is asked for.
-#[test]
-#[ignore = "measures time"]
-fn rates() {
+fn main() {
     let x = Numbers(9).normals(ROW * ROWS, 0.03);
     let half: Vec<u8> = x
         .iter()
