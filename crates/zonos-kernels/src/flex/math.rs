@@ -47,6 +47,31 @@ pub(super) unsafe fn exp<S: Simd>(x: S::V) -> S::V {
     }
 }
 
+/// `exp(x)` of one number up to 0, in plain arithmetic on values and bits, which the compiler turns into
+/// vectors. Below -87 it gives the smallest normal numbers, as good as 0 beside the 1 of the largest.
+///
+/// # Safety
+///
+/// The instruction set is `S`'s.
+#[inline(always)]
+pub(super) unsafe fn exp1<S: Simd>(x: f32) -> f32 {
+    let x = if x < LOWEST { LOWEST } else { x };
+    // SAFETY: the instruction set is `S`'s.
+    unsafe {
+        let shifted = S::fma1(x, std::f32::consts::LOG2_E, ROUND);
+        let power = shifted - ROUND;
+        let r = S::fma1(power, -LN_2[0], x);
+        let r = S::fma1(power, -LN_2[1], r);
+        let mut series = SERIES[0];
+        for term in &SERIES[1..] {
+            series = S::fma1(series, r, *term);
+        }
+        let series = S::fma1(series * r, r, r) + 1.0;
+        let bits = shifted.to_bits().wrapping_sub(ROUND.to_bits());
+        series * f32::from_bits(bits.wrapping_add(127) << 23)
+    }
+}
+
 /// Beyond this `erf(x / sqrt 2)` is 1 in f32.
 const REACH: f32 = 5.6;
 

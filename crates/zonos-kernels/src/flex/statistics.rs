@@ -6,6 +6,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::conv::{PARALLEL_FROM, return_scratch, take_scratch};
+use super::math::exp1;
 use super::rows::{Rows, contiguous_time};
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::weights::f32_tensor;
@@ -103,22 +104,6 @@ impl Kernel for Row<'_> {
     }
 }
 
-/// `1.5 * 2^23`: adding it leaves the nearest integer in the low bits.
-const ROUND: f32 = 12_582_912.0;
-/// The natural logarithm of 2 in two parts, the first short.
-const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
-/// Arguments below this give the smallest normal numbers, as good as 0 beside the 1 of the largest.
-const LOWEST: f32 = -87.0;
-/// `1/n!` from 7 down to 2: the series of `exp` on `|r| <= ln(2)/2`, relative error 6e-9.
-const SERIES: [f32; 6] = [
-    1.0 / 5040.0,
-    1.0 / 720.0,
-    1.0 / 120.0,
-    1.0 / 24.0,
-    1.0 / 6.0,
-    0.5,
-];
-
 /// `weights = exp(scores - max(scores))`. A NaN among the scores makes some weight NaN.
 ///
 /// # Safety
@@ -131,23 +116,8 @@ unsafe fn exponentials<S: Simd>(scores: &[f32], weights: &mut [f32]) {
         largest = if score > largest { score } else { largest };
     }
     for (weight, &score) in weights.iter_mut().zip(scores) {
-        // Plain arithmetic on values and bits, which the compiler turns into vectors.
-        let x = score - largest;
-        let x = if x < LOWEST { LOWEST } else { x };
         // SAFETY: the instruction set is `S`'s.
-        unsafe {
-            let shifted = S::fma1(x, std::f32::consts::LOG2_E, ROUND);
-            let power = shifted - ROUND;
-            let r = S::fma1(power, -LN_2[0], x);
-            let r = S::fma1(power, -LN_2[1], r);
-            let mut series = SERIES[0];
-            for term in &SERIES[1..] {
-                series = S::fma1(series, r, *term);
-            }
-            let series = S::fma1(series * r, r, r) + 1.0;
-            let bits = shifted.to_bits().wrapping_sub(ROUND.to_bits());
-            *weight = series * f32::from_bits(bits.wrapping_add(127) << 23);
-        }
+        *weight = unsafe { exp1::<S>(score - largest) };
     }
 }
 
