@@ -3,10 +3,8 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
 use zonos_kernels::ops;
+use zonos_nn::quantize::{codebook_loss, commitment_loss, unit_length};
 use zonos_nn::{Conv1d, Edges, Tap};
-
-/// Least length by which a vector is divided; a zero vector stays one.
-const LEAST_NORM: f32 = 1e-12;
 
 /// Codebooks in a row, each coding what those before it left over.
 ///
@@ -48,44 +46,26 @@ impl Quantized {
     /// `sum over q of mean((latents_q - entries_q)^2)` with the entries held fixed: pulls the encoder
     /// towards the codebooks. The original training weighs it by 0.25.
     pub fn commitment_loss(&self) -> Tensor<1> {
-        self.distance(Tensor::clone, |c| c.clone().detach())
+        commitment_loss(&self.latents, &self.entries)
     }
 
     /// The same number with the latents held fixed: pulls the codebooks towards the encoder. The
     /// original training weighs it by 1.
     pub fn codebook_loss(&self) -> Tensor<1> {
-        self.distance(|e| e.clone().detach(), Tensor::clone)
+        codebook_loss(&self.latents, &self.entries)
     }
-
-    fn distance(
-        &self,
-        latent: impl Fn(&Tensor<3>) -> Tensor<3>,
-        entry: impl Fn(&Tensor<3>) -> Tensor<3>,
-    ) -> Tensor<1> {
-        let pairs = self.latents.iter().zip(&self.entries);
-        let terms = pairs.map(|(e, c)| (latent(e) - entry(c)).square().mean());
-        terms
-            .reduce(|sum, term| sum + term)
-            .expect("at least one codebook")
-    }
-}
-
-/// `x / max(|x|, 1e-12)`, lengths over `axis`.
-fn normalised<const D: usize>(x: Tensor<D>, axis: usize) -> Tensor<D> {
-    let norm = x.clone().square().sum_dim(axis).sqrt();
-    x / norm.clamp_min(LEAST_NORM)
 }
 
 impl VectorQuantizer {
     /// How well each row fits: `cos(e, c) - |c|^2 / 2` with `c` normalised, so the cosine but for a
     /// constant; `e [batch, code dim, frames]` -> `[batch, entries, frames]`.
     fn scores(&self, e: Tensor<3>) -> Tensor<3> {
-        let rows = normalised(self.codebook.val().detach(), 1);
+        let rows = unit_length(self.codebook.val().detach(), 1);
         let [entries, width] = rows.dims();
         let bias = rows.clone().square().sum_dim(1) * -0.5;
         // As a convolution with one tap: a sum in the same order whatever the number of frames.
         ops::snake_conv1d(
-            normalised(e, 1),
+            unit_length(e, 1),
             None,
             rows.reshape([entries, width, 1]),
             bias.reshape([entries]),

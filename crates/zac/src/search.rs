@@ -4,11 +4,9 @@ use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 use zonos_kernels::ops;
 use zonos_nn::Tap;
+use zonos_nn::quantize::{codebook_loss, commitment_loss, unit_length};
 
 use crate::{ResidualVq, VectorQuantizer};
-
-/// Least length by which a vector is divided; a zero vector stays one.
-const LEAST_NORM: f32 = 1e-12;
 
 /// What "nearest" means.
 ///
@@ -29,7 +27,7 @@ impl Search {
     /// e c + |c|^2`, `[rows, entries]`.
     pub fn distances(self, e: Tensor<2>, codebook: Tensor<2>) -> Tensor<2> {
         let (e, codebook) = match self {
-            Self::Cosine => (normalised(e), normalised(codebook)),
+            Self::Cosine => (unit_length(e, 1), unit_length(codebook, 1)),
             Self::Euclidean => (e, codebook),
         };
         let own = e.clone().square().sum_dim(1);
@@ -65,24 +63,12 @@ impl Quantized {
     /// `sum over codebooks of mean((latents - entries)^2)` with the entries held fixed: pulls the encoder
     /// towards the codebooks.
     pub fn commitment_loss(&self) -> Tensor<1> {
-        self.distance(Tensor::clone, |c| c.clone().detach())
+        commitment_loss(&self.latents, &self.entries)
     }
 
     /// The same number with the latents held fixed: pulls the codebooks towards the encoder.
     pub fn codebook_loss(&self) -> Tensor<1> {
-        self.distance(|e| e.clone().detach(), Tensor::clone)
-    }
-
-    fn distance(
-        &self,
-        latent: impl Fn(&Tensor<2>) -> Tensor<2>,
-        entry: impl Fn(&Tensor<2>) -> Tensor<2>,
-    ) -> Tensor<1> {
-        let pairs = self.latents.iter().zip(&self.entries);
-        let terms = pairs.map(|(e, c)| (latent(e) - entry(c)).square().mean());
-        terms
-            .reduce(|sum, term| sum + term)
-            .expect("at least one codebook")
+        codebook_loss(&self.latents, &self.entries)
     }
 }
 
@@ -161,12 +147,6 @@ fn leads(distances: Tensor<2>) -> Tensor<1> {
     let sorted = distances.sort(1);
     let at = |i| sorted.clone().narrow(1, i, 1);
     (at(1) - at(0)).squeeze_dim(1)
-}
-
-/// `x / max(|x|, 1e-12)`, lengths over the last axis.
-fn normalised(x: Tensor<2>) -> Tensor<2> {
-    let norm = x.clone().square().sum_dim(1).sqrt();
-    x / norm.clamp_min(LEAST_NORM)
 }
 
 #[cfg(test)]

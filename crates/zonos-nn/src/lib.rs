@@ -5,6 +5,7 @@ mod dense;
 mod gelu;
 mod linear;
 mod norm;
+pub mod quantize;
 mod rotary;
 pub mod signal;
 mod snake;
