@@ -60,14 +60,8 @@ impl Teacher {
         options: &LoadOptions,
         device: &Device,
     ) -> Result<(Self, LoadReport), TeacherError> {
-        let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
-        if layers > config.num_hidden_layers {
-            return Err(TeacherError::Layers {
-                asked: layers,
-                loaded: config.num_hidden_layers,
-            });
-        }
-        Self::load_config(checkpoint, (config, notes), layers, options, device)
+        let config = config_with(checkpoint, layers)?;
+        Self::load_config(checkpoint, config, layers, options, device)
     }
 
     fn load_config(
@@ -100,11 +94,47 @@ impl Teacher {
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, TeacherError> {
         let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
         let layers = config.feature_layer;
-        let (map, specs) = (name_map(checkpoint, layers), tensor_specs(&config, layers));
-        let mut report = plan(checkpoint, &map, &specs)?;
-        report.notes.extend(notes);
-        Ok(report)
+        planned(checkpoint, (config, notes), layers)
     }
+
+    /// As [`check`](Self::check), of the first `layers` layers, whatever the configuration uses.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), and [`TeacherError::Layers`].
+    pub fn check_layers(
+        checkpoint: &Checkpoint,
+        layers: usize,
+    ) -> Result<LoadReport, TeacherError> {
+        let config = config_with(checkpoint, layers)?;
+        planned(checkpoint, config, layers)
+    }
+}
+
+/// The configuration, with remarks, of a file that has `layers` layers at least.
+fn config_with(
+    checkpoint: &Checkpoint,
+    layers: usize,
+) -> Result<(TeacherConfig, Vec<String>), TeacherError> {
+    let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
+    if layers > config.num_hidden_layers {
+        return Err(TeacherError::Layers {
+            asked: layers,
+            loaded: config.num_hidden_layers,
+        });
+    }
+    Ok((config, notes))
+}
+
+fn planned(
+    checkpoint: &Checkpoint,
+    (config, notes): (TeacherConfig, Vec<String>),
+    layers: usize,
+) -> Result<LoadReport, TeacherError> {
+    let (map, specs) = (name_map(checkpoint, layers), tensor_specs(&config, layers));
+    let mut report = plan(checkpoint, &map, &specs)?;
+    report.notes.extend(notes);
+    Ok(report)
 }
 
 /// Rules from a file's names to the model's own; layers after the first `layers` are ignored.

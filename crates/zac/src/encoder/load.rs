@@ -109,7 +109,10 @@ impl ZacEncoder {
         let config = encoder_config(checkpoint, teacher, overrides)?;
         let (map, specs) = (codec_rules(&config, overrides), tensor_specs(&config));
         let report = planned(checkpoint, &map, &specs, overrides)?;
-        let inner = Teacher::check(teacher.unwrap_or(checkpoint))?;
+        let inner = match (teacher, teacher_layers(&config)) {
+            (Some(teacher), Some(layers)) => Teacher::check_layers(teacher, layers)?,
+            _ => Teacher::check(teacher.unwrap_or(checkpoint))?,
+        };
         Ok(joined(report, inner, teacher.is_none()))
     }
 }
