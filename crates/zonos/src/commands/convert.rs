@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use zonos_audio::ScratchFolder;
-use zonos_checkpoint::{Checkpoint, CheckpointError, convert_until};
+use zonos_checkpoint::{Checkpoint, CheckpointError, ConvertProgress, convert_until};
 
 use crate::args::GlobalArgs;
 use crate::failure::{Failure, Outcome};
@@ -144,6 +144,16 @@ fn is_tensor(what: &str) -> bool {
         || what.to_lowercase().ends_with("storage")
 }
 
+/// Shows how far the writer of a checkpoint is, and stops it after an interrupt.
+fn follow(bar: &ByteBar, progress: &ConvertProgress) -> ControlFlow<()> {
+    bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
+    if interrupt::requested() {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
+}
+
 /// Converts with a bar, in a folder beside the target that an interrupt removes. The writer asks
 /// before every tensor, and within large ones where the format allows it, whether to go on.
 fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
@@ -157,14 +167,7 @@ fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> 
     let name = target.file_name().unwrap_or_default();
     let temporary = scratch.path().join(name);
     let bar = ByteBar::new(quiet);
-    let done = convert_until(input, &temporary, &mut |progress| {
-        bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
-        if interrupt::requested() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
-    });
+    let done = convert_until(input, &temporary, &mut |progress| follow(&bar, progress));
     bar.done();
     done.map_err(|error| match error {
         CheckpointError::Stopped { .. } => Failure::Interrupted,

@@ -5,7 +5,6 @@
 //! codec's own loader to say: each file is checked by it before any appears.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,7 +16,7 @@ use zonos_checkpoint::{Checkpoint, CheckpointError, LoadReport, NameMap, Part, c
 use zonos_w2v_bert::TeacherConfig;
 use zonos_zac::{NameOverrides, ZacDecoder, ZacEncoder};
 
-use super::ZacReleaseArgs;
+use super::{ZacReleaseArgs, follow};
 use crate::args::GlobalArgs;
 use crate::commands::zac::{ENCODER_FILE, Variant};
 use crate::failure::{Failure, Outcome};
@@ -455,12 +454,7 @@ fn write(
     let temporary = staging.path().join(name);
     let bar = ByteBar::new(quiet);
     let done = compose(parts, &metadata, &temporary, &mut |progress| {
-        bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
-        if interrupt::requested() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        follow(&bar, progress)
     });
     bar.done();
     done.map_err(|error| match error {
