@@ -86,6 +86,8 @@ impl ExpertFeedForward {
         let top_k = routing.expert.dims()[1];
         // Row i of the input meets its j-th expert at row i * top_k + j.
         let expert = routing.expert.reshape([rows * top_k]);
+        tap.watch(format_args!("layer.{n}.expert.rows"), &h);
+        tap.watch(format_args!("layer.{n}.expert.chosen"), &expert);
         let x = if top_k == 1 {
             h
         } else {
@@ -102,7 +104,9 @@ impl ExpertFeedForward {
                 .reshape([rows * top_k, width])
         };
         let (gate, up) = (part(0), part(1));
-        let y = self.experts.w2.expert_linear(silu(gate) * up, expert);
+        let inner = silu(gate) * up;
+        tap.watch(format_args!("layer.{n}.expert.inner"), &inner);
+        let y = self.experts.w2.expert_linear(inner, expert);
         let y = y.reshape([rows, top_k, dim]) * routing.weight.unsqueeze_dim::<3>(2);
         let y = if top_k == 1 {
             y.reshape([rows, dim])
