@@ -13,7 +13,7 @@ use crate::opened::{Opened, Skipped};
 use crate::shown::shown;
 use crate::sidecar::read_json;
 use crate::tensor::{Entry, TensorInfo};
-use crate::{ModelKind, burnpack, hub, safetensors, torch};
+use crate::{ModelKind, burnpack, gguf, hub, safetensors, torch};
 
 /// How to open a checkpoint.
 #[derive(Debug, Clone, Default)]
@@ -291,6 +291,7 @@ fn open_file(path: &Path, key: Option<&str>) -> Result<Opened, CheckpointError> 
     match format::detect(&map)? {
         Format::Safetensors | Format::SafetensorsSharded => safetensors::open(&map),
         Format::Burnpack => burnpack::open(&map),
+        Format::Gguf => gguf::open(&map),
         torch => torch::open(&map, torch, key),
     }
 }
