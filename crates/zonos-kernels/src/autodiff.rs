@@ -13,7 +13,9 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, Shape};
 
 use crate::backend::Optional;
-use crate::{SpeechBackend, portable};
+use zonos_gguf::GgmlType;
+
+use crate::{Activations, SpeechBackend, portable};
 
 mod conv;
 
@@ -106,6 +108,92 @@ impl<B: SpeechBackend, C: CheckpointStrategy> SpeechBackend for Autodiff<B, C> {
                 weight.into_primitive(),
                 expert,
             )),
+        }
+    }
+
+    fn block_linear(
+        x: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FloatTensor<Self> {
+        #[derive(Debug)]
+        struct BlockLinear;
+        impl<B: SpeechBackend> Backward<B, 1> for BlockLinear {
+            type State = (IntTensor<B>, GgmlType);
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 1>,
+                grads: &mut Gradients,
+                _checkpointer: &mut Checkpointer,
+            ) {
+                let [x_node] = ops.parents;
+                let dy = grads.consume::<B>(&ops.node);
+                let (blocks, ggml_type) = ops.state;
+                if let Some(node) = x_node {
+                    let dx = B::block_linear_grad_input(dy, blocks, ggml_type);
+                    grads.register::<B>(node.id, dx);
+                }
+            }
+        }
+        let y = B::block_linear(
+            x.primitive().clone(),
+            blocks.clone(),
+            ggml_type,
+            activations,
+        );
+        match BlockLinear
+            .prepare::<C>([x.node()])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish((blocks, ggml_type), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
+    fn block_expert_linear(
+        x: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        expert: IntTensor<Self>,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FloatTensor<Self> {
+        #[derive(Debug)]
+        struct BlockExpertLinear;
+        impl<B: SpeechBackend> Backward<B, 1> for BlockExpertLinear {
+            type State = (IntTensor<B>, IntTensor<B>, GgmlType);
+
+            fn backward(
+                self,
+                ops: Ops<Self::State, 1>,
+                grads: &mut Gradients,
+                _checkpointer: &mut Checkpointer,
+            ) {
+                let [x_node] = ops.parents;
+                let dy = grads.consume::<B>(&ops.node);
+                let (blocks, expert, ggml_type) = ops.state;
+                if let Some(node) = x_node {
+                    let dx = B::block_expert_linear_grad_input(dy, blocks, expert, ggml_type);
+                    grads.register::<B>(node.id, dx);
+                }
+            }
+        }
+        let y = B::block_expert_linear(
+            x.primitive().clone(),
+            blocks.clone(),
+            expert.clone(),
+            ggml_type,
+            activations,
+        );
+        match BlockExpertLinear
+            .prepare::<C>([x.node()])
+            .compute_bound()
+            .stateful()
+        {
+            OpsKind::Tracked(prep) => prep.finish((blocks, expert, ggml_type), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 

@@ -3,7 +3,9 @@
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType, backend_extension};
 
-use crate::{Activation, portable};
+use zonos_gguf::GgmlType;
+
+use crate::{Activation, Activations, portable};
 
 /// A tensor that an operation can do without: `Option`, in the form that Burn's dispatch carries to
 /// a backend.
@@ -87,6 +89,69 @@ pub trait SpeechBackend: Backend {
         experts: usize,
     ) -> FloatTensor<Self> {
         portable::expert_linear_grad_weight::<Self>(dy, x, expert, experts)
+    }
+
+    /// `x [rows, in]`, `blocks [out, bytes of a row]` (u8) of type `ggml_type` -> `x W^T [rows, out]`
+    /// for the weight `W` that they hold.
+    fn block_linear(
+        x: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FloatTensor<Self> {
+        portable::block_linear::<Self>(x, blocks, ggml_type, activations)
+    }
+
+    /// Input gradient of [`block_linear`](SpeechBackend::block_linear), as if activations were exact:
+    /// `dy [rows, out]`, `blocks [out, bytes of a row]` -> `dy W [rows, in]`.
+    fn block_linear_grad_input(
+        dy: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        ggml_type: GgmlType,
+    ) -> FloatTensor<Self> {
+        portable::block_linear_grad_input::<Self>(dy, blocks, ggml_type)
+    }
+
+    /// `x [rows, in]`, `blocks [experts, out, bytes of a row]` (u8), `expert [rows]` ->
+    /// `y[i] = x[i] W[expert[i]]^T`, `[rows, out]`.
+    fn block_expert_linear(
+        x: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        expert: IntTensor<Self>,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FloatTensor<Self> {
+        portable::block_expert_linear::<Self>(x, blocks, expert, ggml_type, activations)
+    }
+
+    /// Input gradient of [`block_expert_linear`](SpeechBackend::block_expert_linear), as if activations
+    /// were exact: `dx[i] = dy[i] W[expert[i]]`, `[rows, in]`.
+    fn block_expert_linear_grad_input(
+        dy: FloatTensor<Self>,
+        blocks: IntTensor<Self>,
+        expert: IntTensor<Self>,
+        ggml_type: GgmlType,
+    ) -> FloatTensor<Self> {
+        portable::block_expert_linear_grad_input::<Self>(dy, blocks, expert, ggml_type)
+    }
+
+    /// `x [rows, in]`, `gate`, `up [experts, ffn, bytes of a row]` (u8) of `ggml_types`, `expert [rows]`
+    /// -> `silu(x[i] G[expert[i]]^T) * (x[i] U[expert[i]]^T)`, `[rows, ffn]`.
+    fn block_expert_gate_up(
+        x: FloatTensor<Self>,
+        gate: IntTensor<Self>,
+        up: IntTensor<Self>,
+        expert: IntTensor<Self>,
+        ggml_types: [GgmlType; 2],
+        activations: Activations,
+    ) -> FloatTensor<Self> {
+        let [g, u] = ggml_types;
+        let gate = Self::block_expert_linear(x.clone(), gate, expert.clone(), g, activations);
+        let up = Self::block_expert_linear(x, up, expert, u, activations);
+        Self::float_mul(
+            portable::dense_end::<Self>(gate, None, Activation::Silu, None, None),
+            up,
+        )
     }
 
     /// One new query a sequence against its cache, grouped heads.

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
 //! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
+//! | [`ops::block_linear`], [`ops::block_expert_linear`], [`ops::block_expert_gate_up`] | decoded on the host, matmul | reads quantised blocks where they lie |
 //! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache |
 //! | [`ops::dense`] | cast, matmul, bias, activation, scale, sum | blocked product, the rest fused into it; half weights read where they lie |
 //! | [`ops::layer_norm`] | means, products | one pass a row, in cache |
@@ -24,6 +25,7 @@
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 
 mod activation;
+mod activations;
 mod autodiff;
 pub mod backend;
 pub mod device;
@@ -34,6 +36,7 @@ mod packed;
 pub mod portable;
 
 pub use activation::Activation;
+pub use activations::Activations;
 pub use backend::SpeechBackend;
 pub use device::{DeviceError, parse_device};
-pub use packed::PackedTensor;
+pub use packed::{PackedTensor, expert_gate_up};

@@ -4,7 +4,9 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 use crate::backend::Optional;
-use crate::{Activation, SpeechBackend};
+use zonos_gguf::GgmlType;
+
+use crate::{Activation, Activations, SpeechBackend, portable};
 
 /// `x [rows, in]` f32, `weight [out, in]` f32, f16 or bf16 -> `x weight^T [rows, out]` f32.
 ///
@@ -35,6 +37,89 @@ pub fn expert_linear(x: Tensor<2>, weight: Tensor<3>, expert: Tensor<1, Int>) ->
         x.into_dispatch(),
         weight.into_dispatch(),
         expert.into_dispatch(),
+    ))
+}
+
+/// The values of a weight in quantised blocks: `blocks [.., bytes of a row]`, u8, of type `ggml_type` ->
+/// `[.., in]`, f32, exactly as the type defines them. Decodes on the host.
+pub fn dequantize<const D: usize>(blocks: Tensor<D, Int>, ggml_type: GgmlType) -> Tensor<D> {
+    let device = blocks.device();
+    let data = portable::decode_data(ggml_type, blocks.into_data());
+    Tensor::from_data(data, (&device, DType::F32))
+}
+
+/// `x [rows, in]` f32, `blocks [out, bytes of a row]` u8 of type `ggml_type` -> `x W^T [rows, out]` f32
+/// for the weight `W [out, in]` that they hold.
+///
+/// Gradients flow to `x` alone, as if activations were exact. On Flex a row's result depends on that row
+/// alone for up to 15 rows.
+///
+/// ```
+/// use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+/// use zonos_gguf::{GgmlType, blocks};
+/// use zonos_kernels::{Activations, ops};
+/// let device = Device::flex();
+/// let mut bytes = vec![0u8; 34];
+/// blocks::quantize_row(GgmlType::Q8_0, &[2.0; 32], None, &mut bytes).unwrap();
+/// let bytes = TensorData::new(bytes, [1, 34]);
+/// let w = Tensor::<2, Int>::from_data(bytes, (&device, DType::U8));
+/// let x = Tensor::<2>::ones([1, 32], &device);
+/// let y = ops::block_linear(x, w, GgmlType::Q8_0, Activations::Exact).into_scalar::<f32>();
+/// assert!((y - 64.0).abs() < 0.05); // the scale 2 / 127 is a half
+/// ```
+pub fn block_linear(
+    x: Tensor<2>,
+    blocks: Tensor<2, Int>,
+    ggml_type: GgmlType,
+    activations: Activations,
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::block_linear(
+        x.into_dispatch(),
+        blocks.into_dispatch(),
+        ggml_type,
+        activations,
+    ))
+}
+
+/// `x [rows, in]` f32, `blocks [experts, out, bytes of a row]` u8, `expert [rows]` ->
+/// `y[i] = x[i] W[expert[i]]^T`, `[rows, out]` f32.
+///
+/// Blocks of experts that no row chose are not read. Gradients as in [`block_linear`].
+pub fn block_expert_linear(
+    x: Tensor<2>,
+    blocks: Tensor<3, Int>,
+    expert: Tensor<1, Int>,
+    ggml_type: GgmlType,
+    activations: Activations,
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::block_expert_linear(
+        x.into_dispatch(),
+        blocks.into_dispatch(),
+        expert.into_dispatch(),
+        ggml_type,
+        activations,
+    ))
+}
+
+/// `x [rows, in]` f32, `gate`, `up [experts, ffn, bytes of a row]` u8 of the two `ggml_types`, `expert
+/// [rows]` -> `silu(x[i] G[expert[i]]^T) * (x[i] U[expert[i]]^T)`, `[rows, ffn]` f32.
+///
+/// Gradients as in [`block_linear`].
+pub fn block_expert_gate_up(
+    x: Tensor<2>,
+    gate: Tensor<3, Int>,
+    up: Tensor<3, Int>,
+    expert: Tensor<1, Int>,
+    ggml_types: [GgmlType; 2],
+    activations: Activations,
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::block_expert_gate_up(
+        x.into_dispatch(),
+        gate.into_dispatch(),
+        up.into_dispatch(),
+        expert.into_dispatch(),
+        ggml_types,
+        activations,
     ))
 }
 

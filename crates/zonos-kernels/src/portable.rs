@@ -7,12 +7,18 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData};
 
 mod attention;
+mod blocks;
 mod conv;
 mod dense;
 mod depthwise;
 mod statistics;
 
 pub use attention::{relative_attention, window_attention};
+pub(crate) use blocks::decode_data;
+pub use blocks::{
+    block_expert_linear, block_expert_linear_grad_input, block_linear, block_linear_grad_input,
+    dequantize,
+};
 
 pub(crate) use conv::{
     ConvGradients, ConvInputs, conv_gradients, conv_options, conv_transpose_gradients, same_padding,
@@ -126,7 +132,26 @@ fn by_expert<B: Backend>(
         let x = B::float_reshape(x, Shape::new([rows, 1, from]));
         return B::float_reshape(B::float_matmul(x, chosen), Shape::new([rows, to]));
     }
-    let device = x.device();
+    let to = if transposed { out } else { inner };
+    products_by_expert::<B>(x, experts, to, expert, |members, e| {
+        let matrix = B::float_slice(weight.clone(), &[Slice::from(e..e + 1)]);
+        product(members, B::float_reshape(matrix, Shape::new([out, inner])))
+    })
+}
+
+/// Each row of `x [rows, from]` by the product `(rows of an expert, expert)` of the expert chosen for it,
+/// `[rows, to]`.
+fn products_by_expert<B: Backend>(
+    x: FloatTensor<B>,
+    experts: usize,
+    to: usize,
+    expert: IntTensor<B>,
+    product: impl Fn(FloatTensor<B>, usize) -> FloatTensor<B>,
+) -> FloatTensor<B> {
+    let (device, rows) = (x.device(), x.shape()[0]);
+    if rows == 0 {
+        return B::float_zeros(Shape::new([0, to]), &device, FloatDType::F32);
+    }
     let groups = group_by_expert(&read_expert::<B>(expert), experts);
     let mut position = vec![0i64; rows];
     let mut next = 0;
@@ -136,10 +161,8 @@ fn by_expert<B: Backend>(
             position[row as usize] = next;
             next += 1;
         }
-        let matrix = B::float_slice(weight.clone(), &[Slice::from(e..e + 1)]);
-        let matrix = B::float_reshape(matrix, Shape::new([out, inner]));
         let members = B::float_select(x.clone(), 0, rows_tensor::<B>(members, &device));
-        parts.push(product(members, matrix));
+        parts.push(product(members, e));
     }
     B::float_select(
         B::float_cat(parts, 0),
