@@ -76,7 +76,7 @@ pub use compose::{Part, compose};
 pub use convert::{ConvertProgress, convert, convert_until, convert_with};
 pub use error::CheckpointError;
 pub use format::Format;
-pub use gguf::GgufFields;
+pub use gguf::{GgufFields, SIDECAR_PREFIX};
 pub use inspect::{DtypeTotal, FileSize, Inspection, TensorRow, inspect};
 pub use kind::ModelKind;
 pub use load::{
@@ -84,6 +84,7 @@ pub use load::{
     WeightNormPolicy,
     WeightNormed, plan,
 };
+pub use mapped::FileBytes;
 pub use namemap::NameMap;
 pub use opened::Skipped;
 pub use report::{
