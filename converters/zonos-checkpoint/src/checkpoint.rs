@@ -203,6 +203,11 @@ impl Checkpoint {
                 reason: "a sidecar is named by its file name alone".into(),
             });
         }
+        // What a GGUF file says of itself counts more than what happens to lie beside it: such files are
+        // moved about alone.
+        if let (Format::Gguf, Some(own)) = (self.opened.format, self.opened.sidecars.get(file)) {
+            return Ok(Some(own.clone()));
+        }
         for folder in &self.folders {
             match read_json(&folder.join(file)) {
                 Err(CheckpointError::NotFound { .. }) => {}

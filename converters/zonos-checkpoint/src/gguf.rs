@@ -15,14 +15,28 @@ use crate::tensor::{Entry, Location};
 /// An array with more elements than this (a vocabulary) is described, not copied into the metadata.
 const MAX_LISTED: usize = 4096;
 
+/// Metadata keys that begin so hold a file such as `params.json` as a text.
+pub const SIDECAR_PREFIX: &str = "zonos.sidecar.";
+
 /// Reads names, shapes, types and places, in file order. Types without a decoder are listed as
 /// skipped.
 pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
     let path = map.path();
     let file = GgufFile::read(path.display().to_string(), map.shared())?;
     let mut opened = Opened::new(Format::Gguf);
-    let flat = file.metadata().iter();
-    opened.set_flat_metadata(flat.map(|(key, value)| (key.into(), json(value))).collect());
+    let mut fields = Map::new();
+    for (key, value) in file.metadata().iter() {
+        let sidecar = key.strip_prefix(SIDECAR_PREFIX);
+        match (sidecar, value.as_str().map(serde_json::from_str)) {
+            (Some(name), Some(Ok(parsed))) => {
+                opened.sidecars.insert(name.into(), parsed);
+            }
+            _ => {
+                fields.insert(key.into(), json(value));
+            }
+        }
+    }
+    opened.metadata = Json::Object(fields);
     let base = map.bytes().as_ptr() as usize;
     for tensor in file.tensors() {
         let name = tensor.name().to_owned();

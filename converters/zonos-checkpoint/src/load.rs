@@ -240,7 +240,6 @@ impl<const D: usize> WeightNormed<D> {
 
 /// A weight matrix as [`Loader::stored_weight`] found it.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub enum StoredWeight<const D: usize> {
     /// Numbers: F32, F16 or BF16.
     Dense(Tensor<D>),
@@ -471,9 +470,9 @@ fn fit(
                 found: signature.shape,
             });
         }
-        Some((from, signature.dtype))
+        Some((from, format!("{:?}", signature.dtype)))
     };
-    let (from, dtype) = match &source {
+    let (from, mut dtype) = match &source {
         Source::Plain(e) => check(e, &spec.name, &spec.shape, spec.loose_ones)?,
         Source::Factored { g, v } => {
             let (mut from, dtype) = check(
@@ -492,11 +491,16 @@ fn fit(
     if !ok {
         return None;
     }
+    if let Source::Plain(e) = &source
+        && let Some(blocks) = e.blocks(entries)
+    {
+        dtype = blocks.to_string();
+    }
     report.matched.push(Matched {
         name: spec.name.clone(),
         from,
         shape: spec.shape.clone(),
-        dtype: format!("{dtype:?}"),
+        dtype,
     });
     Some(Slot {
         shape: spec.shape.clone(),
