@@ -4,9 +4,14 @@ use burn::backend::Flex;
 use burn_flex::FlexTensor;
 
 use super::simd::Isa;
-use super::{attention, conv_ops, dense, depthwise, layer_norm, linear, query_tiles, statistics};
+use super::{
+    attention, block_linear, conv_ops, dense, depthwise, layer_norm, linear, query_tiles,
+    statistics,
+};
 use crate::backend::Optional;
-use crate::{Activation, SpeechBackend};
+use zonos_gguf::GgmlType;
+
+use crate::{Activation, Activations, SpeechBackend};
 
 impl SpeechBackend for Flex {
     fn packed_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
@@ -15,6 +20,37 @@ impl SpeechBackend for Flex {
 
     fn expert_linear(x: FlexTensor, weight: FlexTensor, expert: FlexTensor) -> FlexTensor {
         linear::expert_linear(Isa::best(), x, weight, expert)
+    }
+
+    fn block_linear(
+        x: FlexTensor,
+        blocks: FlexTensor,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FlexTensor {
+        block_linear::block_linear(Isa::best(), x, blocks, ggml_type, activations)
+    }
+
+    fn block_expert_linear(
+        x: FlexTensor,
+        blocks: FlexTensor,
+        expert: FlexTensor,
+        ggml_type: GgmlType,
+        activations: Activations,
+    ) -> FlexTensor {
+        block_linear::block_expert_linear(Isa::best(), x, blocks, expert, ggml_type, activations)
+    }
+
+    fn block_expert_gate_up(
+        x: FlexTensor,
+        gate: FlexTensor,
+        up: FlexTensor,
+        expert: FlexTensor,
+        ggml_types: [GgmlType; 2],
+        activations: Activations,
+    ) -> FlexTensor {
+        let isa = Isa::best();
+        block_linear::block_expert_gate_up(isa, x, gate, up, expert, ggml_types, activations)
     }
 
     fn decode_attention(

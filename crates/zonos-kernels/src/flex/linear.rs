@@ -16,18 +16,18 @@ const ROWS: usize = 4;
 /// Independent sums along a weight row, to hide the latency of the multiply-add.
 const SUMS: usize = 4;
 /// Rows from which GEMM over widened panels is faster than a pass a group of [`ROWS`].
-const GEMM_ROWS: usize = 16;
+pub(super) const GEMM_ROWS: usize = 16;
 /// Weight elements below which one thread does it all: waking another costs more.
-const PARALLEL: usize = 32 * 1024;
+pub(super) const PARALLEL: usize = 32 * 1024;
 /// Weight rows a work item.
 const CHUNK: usize = 64;
 /// Weight rows that are widened at a time for GEMM.
 const PANEL: usize = 128;
 
 /// Dot products of `N` input rows with one weight row of `len` elements.
-struct Dots<'a, E, const N: usize> {
-    weight: &'a [E],
-    inputs: [&'a [f32]; N],
+pub(super) struct Dots<'a, E, const N: usize> {
+    pub(super) weight: &'a [E],
+    pub(super) inputs: [&'a [f32]; N],
 }
 
 impl<E: Element, const N: usize> Kernel for Dots<'_, E, N> {
@@ -122,18 +122,24 @@ impl<E: Element> Kernel for DotRows<'_, E> {
 
 /// A pointer that work items share; each writes its own elements.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+pub(super) struct Shared(*mut f32, usize);
 // SAFETY: work items write disjoint elements of a buffer that outlives them.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
 impl Shared {
+    /// The buffer must outlive what is written through this.
+    pub(super) fn new(buffer: &mut [f32]) -> Self {
+        Self(buffer.as_mut_ptr(), buffer.len())
+    }
+
     /// # Safety
     ///
-    /// `index` is inside the buffer, and no other work item writes it.
-    unsafe fn write(self, index: usize, value: f32) {
-        // SAFETY: the caller's contract.
+    /// The buffer lives, and no other work item writes or reads the element.
+    pub(super) unsafe fn write(&self, index: usize, value: f32) {
+        assert!(index < self.1);
+        // SAFETY: in bounds by the assertion, and the caller's contract.
         unsafe { *self.0.add(index) = value }
     }
 }
@@ -153,8 +159,7 @@ fn few_rows<E: Element>(
     inner: usize,
     out: usize,
 ) {
-    let target = Shared(y.as_mut_ptr());
-    let len = y.len();
+    let target = Shared::new(y);
     // (task, group of its rows, first weight row)
     let items: Vec<(usize, usize, usize)> = tasks
         .iter()
@@ -186,11 +191,8 @@ fn few_rows<E: Element>(
         );
         for (o, dots) in (first..last).zip(dots.chunks_exact(group.len())) {
             for (&row, &dot) in group.iter().zip(dots) {
-                let index = row * out + o;
-                assert!(index < len);
-                // SAFETY: in bounds by the assertion; a row belongs to one task, and an output
-                // element of it to one chunk.
-                unsafe { target.write(index, dot) };
+                // SAFETY: a row belongs to one task, and an output element of it to one chunk.
+                unsafe { target.write(row * out + o, dot) };
             }
         }
     };
@@ -203,17 +205,32 @@ fn few_rows<E: Element>(
 
 /// `y = x W^T` by GEMM over panels of widened weight rows.
 fn many_rows<E: Element>(weight: &[E], x: &[f32], y: &mut [f32], inner: usize, out: usize) {
+    by_panels(x, y, inner, out, |rows, panel| {
+        let weights = &weight[rows.start * inner..rows.end * inner];
+        for (to, w) in panel.iter_mut().zip(weights) {
+            *to = w.widen();
+        }
+    });
+}
+
+/// `y [n, out] = x [n, inner] W^T` by GEMM over panels of weight rows, which `widen` writes as f32.
+pub(super) fn by_panels(
+    x: &[f32],
+    y: &mut [f32],
+    inner: usize,
+    out: usize,
+    widen: impl Fn(std::ops::Range<usize>, &mut [f32]) + Sync,
+) {
     let n = x.len() / inner;
-    let target = Shared(y.as_mut_ptr());
+    assert!(x.len() == n * inner && y.len() == n * out);
+    let target = Shared::new(y);
     let panels: Vec<usize> = (0..out).step_by(PANEL).collect();
     panels.into_par_iter().for_each(|first| {
         // The closure must capture the wrapper, which is `Sync`, and not its pointer.
         let target = &target;
         let last = out.min(first + PANEL);
-        let panel: Vec<f32> = weight[first * inner..last * inner]
-            .iter()
-            .map(|w| w.widen())
-            .collect();
+        let mut panel = vec![0.0; (last - first) * inner];
+        widen(first..last, &mut panel);
         // SAFETY: `panel` is [last - first, inner], `x` is [n, inner] and `y` is [n, out], all
         // row-major; this item writes columns first..last of `y` and no other item does.
         unsafe {

@@ -8,6 +8,10 @@
 
 mod attention;
 mod backend;
+mod block_linear;
+#[cfg(test)]
+mod block_tests;
+mod blocks;
 mod conv;
 mod conv_ops;
 #[cfg(test)]

@@ -1,0 +1,322 @@
+//! Linear and expert layers whose weights are quantised blocks.
+
+use std::ops::Range;
+
+use burn::backend::TensorMetadata;
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+use zonos_gguf::GgmlType;
+
+use super::blocks::{CHUNK, Input, Matrix, products};
+use super::linear::{Dots, GEMM_ROWS, PARALLEL, Shared, by_panels};
+use super::math;
+use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::weights::{contiguous, elements, f32_tensor};
+use crate::Activations;
+
+/// Weight matrices for some rows of the input: one, or a gate and what it lets through.
+struct Task<'a> {
+    matrices: [Matrix<'a>; 2],
+    /// Whether there is a gate: the first matrix.
+    gated: bool,
+    rows: Vec<usize>,
+}
+
+/// `y = silu(gate) * up`.
+struct SiluTimes<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    y: &'a mut [f32],
+}
+
+impl Kernel for SiluTimes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let len = self.y.len();
+        assert!(self.gate.len() == len && self.up.len() == len);
+        let whole = len - len % S::LANES;
+        let mut at = 0;
+        while at < whole {
+            // SAFETY: a vector from `at` on is inside all three.
+            unsafe {
+                let gate = math::silu::<S>(S::load(self.gate.as_ptr().add(at)));
+                let y = S::mul(gate, S::load(self.up.as_ptr().add(at)));
+                S::store(self.y.as_mut_ptr().add(at), y);
+            }
+            at += S::LANES;
+        }
+        if whole < len {
+            // The rest goes through the same arithmetic, in buffers of the widest vector.
+            let mut buffers = [[0.0f32; 16]; 2];
+            buffers[0][..len - whole].copy_from_slice(&self.gate[whole..]);
+            buffers[1][..len - whole].copy_from_slice(&self.up[whole..]);
+            // SAFETY: the buffers hold a vector.
+            unsafe {
+                let gate = math::silu::<S>(S::load(buffers[0].as_ptr()));
+                let y = S::mul(gate, S::load(buffers[1].as_ptr()));
+                S::store(buffers[0].as_mut_ptr(), y);
+            }
+            self.y[whole..].copy_from_slice(&buffers[0][..len - whole]);
+        }
+    }
+}
+
+/// `x [n, inner]` through the tasks' matrices, each with `out` rows: `[n, out]`. Every row is in one task.
+fn run(
+    isa: Isa,
+    tasks: &[Task<'_>],
+    x: &[f32],
+    n: usize,
+    out: usize,
+    activations: Activations,
+) -> Vec<f32> {
+    let mut y = vec![0.0; n * out];
+    let Some(first) = tasks.first() else {
+        return y;
+    };
+    let inner = first.matrices[0].inner();
+    let types = first.matrices.map(|m| m.ggml_type);
+    let mut inputs = vec![Input::new(isa, x, inner, activations, types[0])];
+    if !inputs[0].suits(types[1]) {
+        inputs.push(Input::new(isa, x, inner, activations, types[1]));
+    }
+    let inputs = [&inputs[0], inputs.last().expect("at least one")];
+
+    // Many rows are worth decoding for, unless codes are multiplied as they are.
+    let as_codes = activations == Activations::EightBit && inputs[0].is_codes();
+    let many = |task: &&Task<'_>| !as_codes && task.rows.len() >= GEMM_ROWS;
+    for task in tasks.iter().filter(many) {
+        let part = decoded(isa, task, inputs[0].plain().unwrap_or(x), inner, out);
+        for (&row, part) in task.rows.iter().zip(part.chunks_exact(out)) {
+            y[row * out..(row + 1) * out].copy_from_slice(part);
+        }
+    }
+
+    let few: Vec<&Task<'_>> = tasks.iter().filter(|task| !many(task)).collect();
+    let target = Shared::new(&mut y);
+    let items: Vec<(usize, Range<usize>)> = (0..few.len())
+        .flat_map(|t| {
+            (0..out)
+                .step_by(CHUNK)
+                .map(move |at| (t, at..out.min(at + CHUNK)))
+        })
+        .collect();
+    let dot = |w: &[f32], x: &[f32]| {
+        let [dot] = dispatch_on(
+            isa,
+            Dots {
+                weight: w,
+                inputs: [x],
+            },
+        );
+        dot
+    };
+    let run = |(t, chunk): &(usize, Range<usize>)| {
+        let task = few[*t];
+        let [first, second] = task.matrices;
+        if !task.gated {
+            products(
+                first,
+                chunk.clone(),
+                inputs[0],
+                &task.rows,
+                dot,
+                |o, i, v| {
+                    // SAFETY: a row belongs to one task, and an output of it to one chunk.
+                    unsafe { target.write(task.rows[i] * out + chunk.start + o, v) };
+                },
+            );
+            return;
+        }
+        let len = chunk.len();
+        let mut both = vec![0.0; 2 * task.rows.len() * len];
+        let (gate, up) = both.split_at_mut(task.rows.len() * len);
+        products(
+            first,
+            chunk.clone(),
+            inputs[0],
+            &task.rows,
+            dot,
+            |o, i, v| {
+                gate[i * len + o] = v;
+            },
+        );
+        products(
+            second,
+            chunk.clone(),
+            inputs[1],
+            &task.rows,
+            dot,
+            |o, i, v| {
+                up[i * len + o] = v;
+            },
+        );
+        let parts = gate.chunks_exact(len).zip(up.chunks_exact(len));
+        for (&row, (gate, up)) in task.rows.iter().zip(parts) {
+            let mut part = [0.0; CHUNK];
+            let y = &mut part[..len];
+            dispatch_on(isa, SiluTimes { gate, up, y });
+            for (o, &v) in part[..len].iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { target.write(row * out + chunk.start + o, v) };
+            }
+        }
+    };
+    if few.len() * inner * out < PARALLEL {
+        items.iter().for_each(run);
+    } else {
+        items.par_iter().for_each(run);
+    }
+    y
+}
+
+/// A task with many rows, in their order, through decoded weights and GEMM.
+fn decoded(isa: Isa, task: &Task<'_>, x: &[f32], inner: usize, out: usize) -> Vec<f32> {
+    let gathered: Vec<f32> = task
+        .rows
+        .iter()
+        .flat_map(|&r| &x[r * inner..(r + 1) * inner])
+        .copied()
+        .collect();
+    let through = |matrix: Matrix<'_>| {
+        let mut y = vec![0.0; task.rows.len() * out];
+        by_panels(&gathered, &mut y, inner, out, |rows, panel| {
+            matrix.decode(rows, panel);
+        });
+        y
+    };
+    let first = through(task.matrices[0]);
+    if !task.gated {
+        return first;
+    }
+    let up = through(task.matrices[1]);
+    let mut y = vec![0.0; first.len()];
+    dispatch_on(
+        isa,
+        SiluTimes {
+            gate: &first,
+            up: &up,
+            y: &mut y,
+        },
+    );
+    y
+}
+
+/// See [`SpeechBackend::block_linear`](crate::SpeechBackend::block_linear).
+pub(super) fn block_linear(
+    isa: Isa,
+    x: FlexTensor,
+    blocks: FlexTensor,
+    ggml_type: GgmlType,
+    activations: Activations,
+) -> FlexTensor {
+    let (x, blocks) = (contiguous(x), contiguous(blocks));
+    let [out, row] = blocks.shape().dims::<2>();
+    let [n, inner] = x.shape().dims::<2>();
+    assert_eq!(
+        row / ggml_type.block_bytes() * ggml_type.block_values(),
+        inner,
+        "block_linear: input width and weight differ"
+    );
+    if n * out * inner == 0 {
+        return f32_tensor(vec![0.0; n * out], [n, out]);
+    }
+    let matrix = Matrix::new(ggml_type, bytes(&blocks), row);
+    let task = Task {
+        matrices: [matrix; 2],
+        gated: false,
+        rows: (0..n).collect(),
+    };
+    let y = run(isa, &[task], elements(&x), n, out, activations);
+    f32_tensor(y, [n, out])
+}
+
+/// See [`SpeechBackend::block_expert_linear`](crate::SpeechBackend::block_expert_linear).
+pub(super) fn block_expert_linear(
+    isa: Isa,
+    x: FlexTensor,
+    blocks: FlexTensor,
+    expert: FlexTensor,
+    ggml_type: GgmlType,
+    activations: Activations,
+) -> FlexTensor {
+    by_expert(
+        isa,
+        x,
+        [&blocks; 2],
+        expert,
+        [ggml_type; 2],
+        false,
+        activations,
+    )
+}
+
+/// See [`SpeechBackend::block_expert_gate_up`](crate::SpeechBackend::block_expert_gate_up).
+pub(super) fn block_expert_gate_up(
+    isa: Isa,
+    x: FlexTensor,
+    gate: FlexTensor,
+    up: FlexTensor,
+    expert: FlexTensor,
+    ggml_types: [GgmlType; 2],
+    activations: Activations,
+) -> FlexTensor {
+    by_expert(isa, x, [&gate, &up], expert, ggml_types, true, activations)
+}
+
+fn by_expert(
+    isa: Isa,
+    x: FlexTensor,
+    stacks: [&FlexTensor; 2],
+    expert: FlexTensor,
+    ggml_types: [GgmlType; 2],
+    gated: bool,
+    activations: Activations,
+) -> FlexTensor {
+    let x = contiguous(x);
+    let stacks = stacks.map(|stack| contiguous(stack.clone()));
+    let [n, inner] = x.shape().dims::<2>();
+    let [experts, out, _] = stacks[0].shape().dims::<3>();
+    let mut rows = [0; 2];
+    for s in 0..2 {
+        let [e, o, row] = stacks[s].shape().dims::<3>();
+        let t = ggml_types[s];
+        let width = row / t.block_bytes() * t.block_values();
+        assert!(
+            (e, o, width) == (experts, out, inner),
+            "experts in blocks: a stack of {e} matrices {o} x {width} where {experts} of {out} x {inner} belong"
+        );
+        rows[s] = row;
+    }
+    if n * out * inner == 0 {
+        return f32_tensor(vec![0.0; n * out], [n, out]);
+    }
+    let chosen = expert.into_data().convert::<i64>();
+    let chosen = chosen.as_slice::<i64>().expect("converted to i64");
+    let matrix = |s: usize, e: usize| {
+        let size = out * rows[s];
+        Matrix::new(
+            ggml_types[s],
+            &bytes(&stacks[s])[e * size..][..size],
+            rows[s],
+        )
+    };
+    let groups = crate::portable::group_by_expert(chosen, experts).into_iter();
+    let tasks: Vec<Task<'_>> = groups
+        .map(|(e, rows)| Task {
+            matrices: [matrix(0, e), matrix(1, e)],
+            gated,
+            rows: rows.into_iter().map(|r| r as usize).collect(),
+        })
+        .collect();
+    let y = run(isa, &tasks, elements(&x), n, out, activations);
+    f32_tensor(y, [n, out])
+}
+
+/// The bytes of a contiguous tensor.
+fn bytes(tensor: &FlexTensor) -> &[u8] {
+    let start = tensor.layout().start_offset();
+    &tensor.storage::<u8>()[start..start + tensor.layout().num_elements()]
+}

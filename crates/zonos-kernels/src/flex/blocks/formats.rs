@@ -1,0 +1,643 @@
+//! The block formats with AVX2: codes of 32 values in a register, and what they are multiplied with.
+//!
+//! A value is `scale (code - offset) - minimum`. Layouts are those of `zonos_gguf::blocks`.
+
+use std::arch::x86_64::*;
+
+use zonos_gguf::GgmlType;
+use zonos_gguf::blocks::iq4::GRID;
+
+/// What codes are when activations stay f32: never negative.
+pub(super) const FLOATS: bool = true;
+/// What codes are when activations are bytes: signed where [`Format::SIGNED`].
+pub(super) const BYTES: bool = false;
+
+/// What all formats say of themselves.
+///
+/// # Safety
+///
+/// Methods of the traits below need AVX2, FMA and F16C, and a pointer to a whole readable block.
+pub(super) trait Format: 'static {
+    /// The type in a file.
+    const TYPE: GgmlType;
+    /// Bytes of a block.
+    const SIZE: usize;
+    /// What stands for zero among the codes that meet f32 activations.
+    const OFFSET: f32;
+    /// Whether the codes that meet rounded activations are signed.
+    const SIGNED: bool;
+}
+
+/// A format whose blocks are 32 values.
+pub(super) trait Short: Format {
+    /// What stands for zero among the codes that meet rounded activations, in eighths.
+    const EIGHTHS: usize;
+    /// Whether there is a minimum, which is added.
+    const MINIMUM: bool;
+    /// Scale, and an eighth of the minimum, in all lanes.
+    unsafe fn scales(block: *const u8) -> (__m256, __m256);
+    /// The codes.
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i;
+}
+
+/// Which of the activations' sums minima are multiplied with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Minima {
+    /// There are none.
+    None,
+    /// Those of 32 values.
+    Slices,
+    /// Those of 16 values.
+    Halves,
+}
+
+/// A format whose blocks are 8 slices of 32 values.
+pub(super) trait Long: Format {
+    /// Where activations are rounded.
+    const ROUNDED: Minima;
+    /// Where they stay f32.
+    const FLOATS: Minima;
+    /// What slices share.
+    type Head: Copy;
+    unsafe fn head(block: *const u8) -> Self::Head;
+    /// The codes of a slice.
+    unsafe fn codes<const J: usize, const MODE: bool>(
+        block: *const u8,
+        head: &Self::Head,
+    ) -> __m256i;
+    /// The integer scales of a slice, those of its values in 16 bits.
+    unsafe fn multipliers<const J: usize>(head: &Self::Head) -> __m256i;
+    /// What the integer scales are multiplied with, in all lanes.
+    unsafe fn factor(head: &Self::Head) -> __m256;
+    /// What is subtracted, for each unit of a sum of activations: 8 slices or 16 halves.
+    unsafe fn minima(head: &Self::Head) -> [__m256; 2];
+}
+
+/// A half, in all lanes.
+#[inline(always)]
+unsafe fn half(p: *const u8) -> __m256 {
+    unsafe { _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())) }
+}
+
+/// Two halves side by side, each in all lanes.
+#[inline(always)]
+unsafe fn halves(p: *const u8) -> (__m256, __m256) {
+    unsafe {
+        let both = _mm256_cvtph_ps(_mm_set1_epi32(p.cast::<i32>().read_unaligned()));
+        (_mm256_moveldup_ps(both), _mm256_movehdup_ps(both))
+    }
+}
+
+/// [`halves`], the second an eighth.
+#[inline(always)]
+unsafe fn scale_and_eighth(p: *const u8) -> (__m256, __m256) {
+    unsafe {
+        let (d, m) = halves(p);
+        (d, _mm256_mul_ps(m, _mm256_set1_ps(0.125)))
+    }
+}
+
+#[inline(always)]
+unsafe fn load(p: *const u8) -> __m256i {
+    unsafe { _mm256_loadu_si256(p.cast()) }
+}
+
+#[inline(always)]
+unsafe fn both_lanes(p: *const u8) -> __m256i {
+    unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(p.cast())) }
+}
+
+#[inline(always)]
+unsafe fn word(p: *const u8) -> u32 {
+    unsafe { p.cast::<u32>().read_unaligned() }
+}
+
+#[inline(always)]
+unsafe fn bytes(b: u8) -> __m256i {
+    unsafe { _mm256_set1_epi8(b as i8) }
+}
+
+/// Bits of words moved right by `n`, left where it is negative; bits of neighbouring bytes come along.
+#[inline(always)]
+unsafe fn right(v: __m256i, n: i32) -> __m256i {
+    unsafe {
+        if n >= 0 {
+            _mm256_srl_epi16(v, _mm_cvtsi32_si128(n))
+        } else {
+            _mm256_sll_epi16(v, _mm_cvtsi32_si128(-n))
+        }
+    }
+}
+
+/// 16 bytes of nibbles: the low ones, then the high ones.
+#[inline(always)]
+unsafe fn nibbles(p: *const u8) -> __m256i {
+    unsafe {
+        let shifted = _mm256_srlv_epi64(both_lanes(p), _mm256_setr_epi64x(0, 0, 4, 4));
+        _mm256_and_si256(shifted, bytes(15))
+    }
+}
+
+/// 16 where the bit of the value is set in the 32 bits at `p`.
+#[inline(always)]
+unsafe fn fifth_bits(p: *const u8) -> __m256i {
+    unsafe {
+        let spread = _mm256_setr_epi64x(
+            0,
+            0x0101_0101_0101_0101,
+            0x0202_0202_0202_0202,
+            0x0303_0303_0303_0303,
+        );
+        let each = _mm256_shuffle_epi8(_mm256_set1_epi32(word(p) as i32), spread);
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(each, bit), bit);
+        _mm256_and_si256(set, bytes(16))
+    }
+}
+
+/// What the nibbles of the uneven grid stand for, 128 higher where `MODE` is [`FLOATS`].
+#[inline(always)]
+unsafe fn on_grid<const MODE: bool>(codes: __m256i) -> __m256i {
+    const fn table(raise: u8) -> [u8; 16] {
+        let mut table = [0; 16];
+        let mut i = 0;
+        while i < 16 {
+            table[i] = GRID[i] as u8 ^ raise;
+            i += 1;
+        }
+        table
+    }
+    const SIGNED: [u8; 16] = table(0);
+    const RAISED: [u8; 16] = table(0x80);
+    unsafe {
+        let table = if MODE { &RAISED } else { &SIGNED };
+        _mm256_shuffle_epi8(both_lanes(table.as_ptr()), codes)
+    }
+}
+
+macro_rules! formats {
+    ($($(#[$doc:meta])* $name:ident, $size:literal, $offset:literal, $signed:literal;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $name;
+        impl Format for $name {
+            const TYPE: GgmlType = GgmlType::$name;
+            const SIZE: usize = $size;
+            const OFFSET: f32 = $offset;
+            const SIGNED: bool = $signed;
+        }
+    )*};
+}
+
+formats! {
+    /// `d` at 0, codes at 2.
+    Q8_0, 34, 128.0, true;
+    /// `d` at 0, nibbles at 2.
+    Q4_0, 18, 8.0, false;
+    /// `d` at 0, minimum at 2, nibbles at 4.
+    Q4_1, 20, 0.0, false;
+    /// `d` at 0, fifth bits at 2, nibbles at 6.
+    Q5_0, 22, 16.0, false;
+    /// `d` at 0, minimum at 2, fifth bits at 4, nibbles at 8.
+    Q5_1, 24, 0.0, false;
+    /// `d` at 0, nibbles at 2.
+    Iq4Nl, 18, 128.0, true;
+    /// Scales and minima at 0, codes at 16, `d` at 80, `dmin` at 82.
+    Q2K, 84, 0.0, false;
+    /// Upper bits at 0, lower two at 32, scales at 96, `d` at 108.
+    Q3K, 110, 4.0, false;
+    /// `d` at 0, `dmin` at 2, scales and minima at 4, nibbles at 16.
+    Q4K, 144, 0.0, false;
+    /// `d` at 0, `dmin` at 2, scales and minima at 4, fifth bits at 16, nibbles at 48.
+    Q5K, 176, 0.0, false;
+    /// Nibbles at 0, upper bits at 128, scales at 192, `d` at 208.
+    Q6K, 210, 32.0, false;
+    /// `d` at 0, upper bits of the scales at 2, lower at 4, nibbles at 8.
+    Iq4Xs, 136, 128.0, true;
+}
+
+impl Short for Q8_0 {
+    const EIGHTHS: usize = 0;
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { (half(block), _mm256_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe {
+            let codes = load(block.add(2));
+            if MODE {
+                _mm256_xor_si256(codes, bytes(0x80))
+            } else {
+                codes
+            }
+        }
+    }
+}
+
+impl Short for Q4_0 {
+    const EIGHTHS: usize = 1;
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { (half(block), _mm256_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe { nibbles(block.add(2)) }
+    }
+}
+
+impl Short for Q4_1 {
+    const EIGHTHS: usize = 0;
+    const MINIMUM: bool = true;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { scale_and_eighth(block) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe { nibbles(block.add(4)) }
+    }
+}
+
+impl Short for Q5_0 {
+    const EIGHTHS: usize = 2;
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { (half(block), _mm256_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe { _mm256_or_si256(nibbles(block.add(6)), fifth_bits(block.add(2))) }
+    }
+}
+
+impl Short for Q5_1 {
+    const EIGHTHS: usize = 0;
+    const MINIMUM: bool = true;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { scale_and_eighth(block) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe { _mm256_or_si256(nibbles(block.add(8)), fifth_bits(block.add(4))) }
+    }
+}
+
+impl Short for Iq4Nl {
+    const EIGHTHS: usize = 0;
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
+        unsafe { (half(block), _mm256_setzero_ps()) }
+    }
+    #[inline(always)]
+    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+        unsafe { on_grid::<MODE>(nibbles(block.add(2))) }
+    }
+}
+
+/// Shuffles that put a scale byte into the words of its values; `HIGH` into their upper bytes, which
+/// multiplies it by 256 and keeps its sign.
+const fn pattern(j: usize, halves: bool, high: bool) -> [u8; 32] {
+    let mut pattern = [0x80; 32];
+    let mut i = 0;
+    while i < 16 {
+        let index = if halves { 2 * j + i / 8 } else { j };
+        pattern[2 * i + high as usize] = index as u8;
+        i += 1;
+    }
+    pattern
+}
+
+const fn patterns(halves: bool, high: bool) -> [[u8; 32]; 8] {
+    let mut all = [[0; 32]; 8];
+    let mut j = 0;
+    while j < 8 {
+        all[j] = pattern(j, halves, high);
+        j += 1;
+    }
+    all
+}
+
+/// A scale for 32 values.
+static SLICE: [[u8; 32]; 8] = patterns(false, false);
+/// A signed scale for 32 values.
+static SLICE_SIGNED: [[u8; 32]; 8] = patterns(false, true);
+/// A scale for 16 values.
+static HALF: [[u8; 32]; 8] = patterns(true, false);
+/// A signed scale for 16 values.
+static HALF_SIGNED: [[u8; 32]; 8] = patterns(true, true);
+
+/// What [`SLICE_SIGNED`] and [`HALF_SIGNED`] multiply by, undone.
+const UNSIGNED: f32 = 1.0 / 256.0;
+
+#[inline(always)]
+unsafe fn pick(scales: __m256i, pattern: &[u8; 32]) -> __m256i {
+    unsafe { _mm256_shuffle_epi8(scales, load(pattern.as_ptr())) }
+}
+
+/// Bytes as floats.
+#[inline(always)]
+unsafe fn unsigned_floats(bytes: __m128i) -> __m256 {
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)) }
+}
+
+/// Signed bytes as floats.
+#[inline(always)]
+unsafe fn signed_floats(bytes: __m128i) -> __m256 {
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)) }
+}
+
+/// The head of a block with a scale and a minimum for each slice.
+#[derive(Clone, Copy)]
+pub(super) struct SliceMinima {
+    scales: __m256i,
+    minima: __m256,
+    factor: __m256,
+}
+
+/// Scales and minima of six bits at `block + 4`.
+#[inline(always)]
+unsafe fn slice_minima(block: *const u8) -> SliceMinima {
+    unsafe {
+        let (a, b, c) = (word(block.add(4)), word(block.add(8)), word(block.add(12)));
+        let low = |x: u32| x & 0x3F3F_3F3F;
+        let high = |nibbles: u32, pairs: u32| nibbles & 0x0F0F_0F0F | pairs >> 2 & 0x3030_3030;
+        let join = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32) as i64;
+        let scales = join(low(a), high(c, a));
+        let minima = join(low(b), high(c >> 4, b));
+        let (factor, of_minima) = halves(block);
+        SliceMinima {
+            scales: _mm256_set1_epi64x(scales),
+            minima: _mm256_mul_ps(unsigned_floats(_mm_cvtsi64_si128(minima)), of_minima),
+            factor,
+        }
+    }
+}
+
+macro_rules! slice_minima_head {
+    () => {
+        const ROUNDED: Minima = Minima::Slices;
+        const FLOATS: Minima = Minima::Slices;
+        type Head = SliceMinima;
+        #[inline(always)]
+        unsafe fn head(block: *const u8) -> SliceMinima {
+            unsafe { slice_minima(block) }
+        }
+        #[inline(always)]
+        unsafe fn multipliers<const J: usize>(head: &SliceMinima) -> __m256i {
+            unsafe { pick(head.scales, &SLICE[J]) }
+        }
+        #[inline(always)]
+        unsafe fn factor(head: &SliceMinima) -> __m256 {
+            head.factor
+        }
+        #[inline(always)]
+        unsafe fn minima(head: &SliceMinima) -> [__m256; 2] {
+            [head.minima; 2]
+        }
+    };
+}
+
+/// Nibbles of slice `J`, 32 bytes for each pair of slices.
+#[inline(always)]
+unsafe fn slice_nibbles<const J: usize>(p: *const u8) -> __m256i {
+    unsafe {
+        let pair = load(p.add(32 * (J / 2)));
+        _mm256_and_si256(right(pair, 4 * (J % 2) as i32), bytes(15))
+    }
+}
+
+impl Long for Q4K {
+    slice_minima_head!();
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(
+        block: *const u8,
+        _: &SliceMinima,
+    ) -> __m256i {
+        unsafe { slice_nibbles::<J>(block.add(16)) }
+    }
+}
+
+impl Long for Q5K {
+    slice_minima_head!();
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(
+        block: *const u8,
+        _: &SliceMinima,
+    ) -> __m256i {
+        unsafe {
+            let fifth = right(load(block.add(16)), J as i32 - 4);
+            _mm256_or_si256(
+                slice_nibbles::<J>(block.add(48)),
+                _mm256_and_si256(fifth, bytes(16)),
+            )
+        }
+    }
+}
+
+/// The head of a block with a signed scale for each half slice and an offset.
+#[derive(Clone, Copy)]
+pub(super) struct HalfScales {
+    /// In both lanes.
+    scales: __m256i,
+    factor: __m256,
+}
+
+#[inline(always)]
+unsafe fn half_offsets(head: &HalfScales, offset: f32) -> [__m256; 2] {
+    unsafe {
+        let unit = _mm256_mul_ps(head.factor, _mm256_set1_ps(offset / UNSIGNED));
+        let scales = _mm256_castsi256_si128(head.scales);
+        let (first, second) = (
+            signed_floats(scales),
+            signed_floats(_mm_unpackhi_epi64(scales, scales)),
+        );
+        [_mm256_mul_ps(first, unit), _mm256_mul_ps(second, unit)]
+    }
+}
+
+macro_rules! half_scales_head {
+    ($offset:literal) => {
+        const ROUNDED: Minima = Minima::Halves;
+        const FLOATS: Minima = Minima::None;
+        type Head = HalfScales;
+        #[inline(always)]
+        unsafe fn multipliers<const J: usize>(head: &HalfScales) -> __m256i {
+            unsafe { pick(head.scales, &HALF_SIGNED[J]) }
+        }
+        #[inline(always)]
+        unsafe fn factor(head: &HalfScales) -> __m256 {
+            head.factor
+        }
+        #[inline(always)]
+        unsafe fn minima(head: &HalfScales) -> [__m256; 2] {
+            unsafe { half_offsets(head, $offset) }
+        }
+    };
+}
+
+/// Two-bit codes of slice `J`, 32 bytes for each four slices, at bits `at` and `at + 1`.
+#[inline(always)]
+unsafe fn two_bits<const J: usize>(p: *const u8, at: i32) -> __m256i {
+    unsafe {
+        let four = load(p.add(32 * (J / 4)));
+        let moved = right(four, 2 * (J % 4) as i32 - at);
+        _mm256_and_si256(moved, bytes(3 << at))
+    }
+}
+
+impl Long for Q6K {
+    half_scales_head!(32.0);
+    #[inline(always)]
+    unsafe fn head(block: *const u8) -> HalfScales {
+        unsafe {
+            HalfScales {
+                scales: both_lanes(block.add(192)),
+                factor: _mm256_mul_ps(half(block.add(208)), _mm256_set1_ps(UNSIGNED)),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+        unsafe {
+            let (h, u, v) = (J / 4, J / 2 % 2, J % 2);
+            let low = right(load(block.add(64 * h + 32 * v)), 4 * u as i32);
+            _mm256_or_si256(
+                _mm256_and_si256(low, bytes(15)),
+                two_bits::<J>(block.add(128), 4),
+            )
+        }
+    }
+}
+
+impl Long for Q3K {
+    half_scales_head!(4.0);
+    #[inline(always)]
+    unsafe fn head(block: *const u8) -> HalfScales {
+        unsafe {
+            let (a, b, c) = (
+                word(block.add(96)),
+                word(block.add(100)),
+                word(block.add(104)),
+            );
+            let join = |a: u32, b: u32, shift: u32| {
+                let low =
+                    u64::from(a >> shift & 0x0F0F_0F0F) | u64::from(b >> shift & 0x0F0F_0F0F) << 32;
+                let high = u64::from(c >> shift & 0x0303_0303)
+                    | u64::from(c >> (shift + 2) & 0x0303_0303) << 32;
+                (low | high << 4) as i64
+            };
+            let scales = _mm_set_epi64x(join(a, b, 4), join(a, b, 0));
+            let scales = _mm_sub_epi8(scales, _mm_set1_epi8(32));
+            HalfScales {
+                scales: _mm256_broadcastsi128_si256(scales),
+                factor: _mm256_mul_ps(half(block.add(108)), _mm256_set1_ps(UNSIGNED)),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+        unsafe {
+            let upper = _mm256_and_si256(right(load(block), J as i32 - 2), bytes(4));
+            _mm256_or_si256(two_bits::<J>(block.add(32), 0), upper)
+        }
+    }
+}
+
+/// The head of Q2_K.
+#[derive(Clone, Copy)]
+pub(super) struct HalfMinima {
+    scales: __m256i,
+    /// A byte each.
+    minima: __m128i,
+    factor: __m256,
+    of_minima: __m256,
+}
+
+impl Long for Q2K {
+    const ROUNDED: Minima = Minima::Halves;
+    const FLOATS: Minima = Minima::Halves;
+    type Head = HalfMinima;
+    #[inline(always)]
+    unsafe fn head(block: *const u8) -> HalfMinima {
+        unsafe {
+            let both = both_lanes(block);
+            let (factor, of_minima) = halves(block.add(80));
+            HalfMinima {
+                scales: _mm256_and_si256(both, bytes(15)),
+                minima: _mm256_castsi256_si128(_mm256_and_si256(right(both, 4), bytes(15))),
+                factor,
+                of_minima,
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfMinima) -> __m256i {
+        unsafe { two_bits::<J>(block.add(16), 0) }
+    }
+    #[inline(always)]
+    unsafe fn multipliers<const J: usize>(head: &HalfMinima) -> __m256i {
+        unsafe { pick(head.scales, &HALF[J]) }
+    }
+    #[inline(always)]
+    unsafe fn factor(head: &HalfMinima) -> __m256 {
+        head.factor
+    }
+    #[inline(always)]
+    unsafe fn minima(head: &HalfMinima) -> [__m256; 2] {
+        unsafe {
+            let second = _mm_unpackhi_epi64(head.minima, head.minima);
+            [
+                _mm256_mul_ps(unsigned_floats(head.minima), head.of_minima),
+                _mm256_mul_ps(unsigned_floats(second), head.of_minima),
+            ]
+        }
+    }
+}
+
+impl Long for Iq4Xs {
+    const ROUNDED: Minima = Minima::None;
+    const FLOATS: Minima = Minima::None;
+    type Head = HalfScales;
+    #[inline(always)]
+    unsafe fn head(block: *const u8) -> HalfScales {
+        unsafe {
+            let all = u64::from(word(block));
+            // Nibbles and pairs of bits moved apart, into a byte each.
+            let mut low = u64::from(word(block.add(4)));
+            low = (low | low << 16) & 0x0000_FFFF_0000_FFFF;
+            low = (low | low << 8) & 0x00FF_00FF_00FF_00FF;
+            low = (low | low << 4) & 0x0F0F_0F0F_0F0F_0F0F;
+            let mut high = all >> 16;
+            high = (high | high << 24) & 0x0000_00FF_0000_00FF;
+            high = (high | high << 12) & 0x000F_000F_000F_000F;
+            high = (high | high << 6) & 0x0303_0303_0303_0303;
+            let scales = _mm256_set1_epi64x((low | high << 4) as i64);
+            HalfScales {
+                scales: _mm256_sub_epi8(scales, bytes(32)),
+                factor: _mm256_mul_ps(half(block), _mm256_set1_ps(UNSIGNED)),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+        unsafe { on_grid::<MODE>(nibbles(block.add(8 + 16 * J))) }
+    }
+    #[inline(always)]
+    unsafe fn multipliers<const J: usize>(head: &HalfScales) -> __m256i {
+        unsafe { pick(head.scales, &SLICE_SIGNED[J]) }
+    }
+    #[inline(always)]
+    unsafe fn factor(head: &HalfScales) -> __m256 {
+        head.factor
+    }
+    #[inline(always)]
+    unsafe fn minima(_: &HalfScales) -> [__m256; 2] {
+        unsafe { [_mm256_setzero_ps(); 2] }
+    }
+}

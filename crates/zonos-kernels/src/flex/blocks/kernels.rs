@@ -1,0 +1,641 @@
+//! Products of weight rows in blocks with a few rows of activations, with AVX2.
+//!
+//! Codes are unpacked once into a register and meet all activation rows there. Every result is summed in
+//! an order that depends on the length of the rows alone.
+
+use std::arch::x86_64::*;
+
+use zonos_gguf::GgmlType;
+
+use super::formats::*;
+use super::input::{Floats, Rounded, SLICE, SPAN};
+
+/// Weight rows whose sums are kept at a time.
+pub(super) const CHUNK: usize = 32;
+/// Bytes of activations that stay in the nearest cache while weight rows pass.
+const NEAR: usize = 12 * 1024;
+/// Bytes ahead of what is multiplied that are asked for.
+const AHEAD: usize = 1024;
+
+/// A format's inner loops over some blocks of `R` weight rows and `M` rows of activations. `sums [R][M]` are
+/// added to.
+///
+/// # Safety
+///
+/// The processor has AVX2, FMA and F16C. `blocks` blocks are readable in each row, and the spans that they
+/// cover in each row of activations.
+pub(super) trait Loops: Format {
+    /// With rounded activations.
+    unsafe fn rounded<const R: usize, const M: usize>(
+        rows: [*const u8; R],
+        x: [*const Rounded; M],
+        blocks: usize,
+        sums: *mut [__m256; M],
+        pitch: usize,
+    );
+    /// With f32 activations.
+    unsafe fn floats<const R: usize, const M: usize>(
+        rows: [*const u8; R],
+        x: [*const Floats; M],
+        blocks: usize,
+        sums: *mut [__m256; M],
+        pitch: usize,
+    );
+    /// Values in a block.
+    const VALUES: usize;
+}
+
+macro_rules! loops {
+    ($values:expr, $rounded:ident, $floats:ident: $($name:ident)*) => {$(
+        impl Loops for $name {
+            const VALUES: usize = $values;
+            #[inline(always)]
+            unsafe fn rounded<const R: usize, const M: usize>(
+                rows: [*const u8; R],
+                x: [*const Rounded; M],
+                blocks: usize,
+                sums: *mut [__m256; M],
+                pitch: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { $rounded::<Self, R, M>(rows, x, blocks, sums, pitch) }
+            }
+            #[inline(always)]
+            unsafe fn floats<const R: usize, const M: usize>(
+                rows: [*const u8; R],
+                x: [*const Floats; M],
+                blocks: usize,
+                sums: *mut [__m256; M],
+                pitch: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { $floats::<Self, R, M>(rows, x, blocks, sums, pitch) }
+            }
+        }
+    )*};
+}
+
+loops!(SLICE, short_rounded, short_floats: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
+loops!(SPAN, long_rounded, long_floats: Q2K Q3K Q4K Q5K Q6K Iq4Xs);
+
+/// Asks for the lines of a block that comes later. The address need not be readable.
+#[inline(always)]
+unsafe fn ask<const SIZE: usize>(block: *const u8) {
+    // SAFETY: asking for a line has no effect but in caches, whatever the address.
+    unsafe {
+        let mut at = 0;
+        while at < SIZE {
+            _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + at).cast());
+            at += 64;
+        }
+    }
+}
+
+/// Sums of four products each, of codes (signed if `SIGNED`) with rounded activations.
+#[inline(always)]
+unsafe fn fours<const SIGNED: bool>(codes: __m256i, x: __m256i, scales: __m256i) -> __m256i {
+    unsafe {
+        // The sum of two products is at most 2 * 128 * 127, which 16 bits hold.
+        let pairs = if SIGNED {
+            _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+        } else {
+            _mm256_maddubs_epi16(codes, x)
+        };
+        _mm256_madd_epi16(pairs, scales)
+    }
+}
+
+#[inline(always)]
+unsafe fn splat(p: *const f32) -> __m256 {
+    unsafe { _mm256_broadcast_ss(&*p) }
+}
+
+/// Codes of 8 bits as floats, value `4 i + b` in lane `i` of vector `b`, larger by `2^(8 b)` but for the
+/// last.
+#[inline(always)]
+unsafe fn widen(codes: __m256i) -> [__m256; 4] {
+    unsafe {
+        [
+            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF))),
+            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF00))),
+            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF_0000))),
+            _mm256_cvtepi32_ps(_mm256_srli_epi32::<24>(codes)),
+        ]
+    }
+}
+
+/// The dot product of a slice in eight lanes, the codes' offset taken off.
+#[inline(always)]
+unsafe fn dot<const OFFSET: bool>(wide: &[__m256; 4], x: *const Floats, j: usize) -> __m256 {
+    unsafe {
+        let v = (*x).x[j].as_ptr().cast::<f32>();
+        let first = _mm256_load_ps(v);
+        let (a, b) = if OFFSET {
+            let lanes = _mm256_load_ps((*x).lanes[j].as_ptr());
+            (
+                _mm256_fmadd_ps(wide[0], first, lanes),
+                _mm256_mul_ps(wide[1], _mm256_load_ps(v.add(8))),
+            )
+        } else {
+            (
+                _mm256_mul_ps(wide[0], first),
+                _mm256_mul_ps(wide[1], _mm256_load_ps(v.add(8))),
+            )
+        };
+        let a = _mm256_fmadd_ps(wide[2], _mm256_load_ps(v.add(16)), a);
+        let b = _mm256_fmadd_ps(wide[3], _mm256_load_ps(v.add(24)), b);
+        _mm256_add_ps(a, b)
+    }
+}
+
+#[inline(always)]
+unsafe fn short_rounded<F: Short, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Rounded; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        let mut at = 0;
+        for b in 0..blocks {
+            let (s, j) = (b / 8, b % 8);
+            for r in 0..R {
+                let block = rows[r].add(at);
+                ask::<1>(block);
+                let (d, minimum) = F::scales(block);
+                let codes = F::codes::<BYTES>(block);
+                for m in 0..M {
+                    let x = x[m].add(s);
+                    let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * j).cast());
+                    let fours = if F::SIGNED {
+                        fours::<true>(codes, q, _mm256_set1_epi16(1))
+                    } else {
+                        fours::<false>(codes, q, _mm256_set1_epi16(1))
+                    };
+                    let p = _mm256_cvtepi32_ps(fours);
+                    let scale = splat((*x).scale.as_ptr().add(j));
+                    let sum = (*x).sum.as_ptr().add(j);
+                    let p = match F::EIGHTHS {
+                        0 => _mm256_mul_ps(p, scale),
+                        1 => _mm256_fmsub_ps(p, scale, splat(sum)),
+                        _ => _mm256_sub_ps(_mm256_fmsub_ps(p, scale, splat(sum)), splat(sum)),
+                    };
+                    acc[r][m] = _mm256_fmadd_ps(p, d, acc[r][m]);
+                    if F::MINIMUM {
+                        acc[r][m] = _mm256_fmadd_ps(minimum, splat(sum), acc[r][m]);
+                    }
+                }
+            }
+            at += F::SIZE;
+        }
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn short_floats<F: Short, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Floats; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        let mut at = 0;
+        for b in 0..blocks {
+            let (s, j) = (b / 8, b % 8);
+            for r in 0..R {
+                let block = rows[r].add(at);
+                ask::<1>(block);
+                let (d, minimum) = F::scales(block);
+                let wide = widen(F::codes::<FLOATS>(block));
+                for m in 0..M {
+                    let x = x[m].add(s);
+                    let p = if F::OFFSET == 0.0 {
+                        dot::<false>(&wide, x, j)
+                    } else {
+                        dot::<true>(&wide, x, j)
+                    };
+                    acc[r][m] = _mm256_fmadd_ps(p, d, acc[r][m]);
+                    if F::MINIMUM {
+                        let sum = splat((*x).sum.as_ptr().add(j));
+                        acc[r][m] = _mm256_fmadd_ps(minimum, sum, acc[r][m]);
+                    }
+                }
+            }
+            at += F::SIZE;
+        }
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
+}
+
+/// `$step!` for each slice of a block.
+macro_rules! each_slice {
+    ($function:ident::<$F:ident, $M:ident> $arguments:tt) => {
+        $function::<$F, $M, 0> $arguments;
+        $function::<$F, $M, 1> $arguments;
+        $function::<$F, $M, 2> $arguments;
+        $function::<$F, $M, 3> $arguments;
+        $function::<$F, $M, 4> $arguments;
+        $function::<$F, $M, 5> $arguments;
+        $function::<$F, $M, 6> $arguments;
+        $function::<$F, $M, 7> $arguments;
+    };
+}
+
+#[inline(always)]
+unsafe fn long_rounded<F: Long, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Rounded; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    #[inline(always)]
+    unsafe fn slice<F: Long, const M: usize, const J: usize>(
+        block: *const u8,
+        head: &F::Head,
+        x: &[*const Rounded; M],
+        b: usize,
+        p: &mut [__m256; M],
+    ) {
+        unsafe {
+            let codes = F::codes::<J, BYTES>(block, head);
+            let scales = F::multipliers::<J>(head);
+            for m in 0..M {
+                let x = x[m].add(b);
+                let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * J).cast());
+                let fours = if F::SIGNED {
+                    fours::<true>(codes, q, scales)
+                } else {
+                    fours::<false>(codes, q, scales)
+                };
+                let scale = splat((*x).scale.as_ptr().add(J));
+                let fours = _mm256_cvtepi32_ps(fours);
+                p[m] = if J == 0 {
+                    _mm256_mul_ps(fours, scale)
+                } else {
+                    _mm256_fmadd_ps(fours, scale, p[m])
+                };
+            }
+        }
+    }
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        for b in 0..blocks {
+            for r in 0..R {
+                let block = rows[r].add(b * F::SIZE);
+                if F::SIZE > 192 {
+                    ask::<256>(block);
+                } else if F::SIZE > 128 {
+                    ask::<192>(block);
+                } else {
+                    ask::<128>(block);
+                }
+                let head = F::head(block);
+                let mut p = [_mm256_setzero_ps(); M];
+                each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
+                let factor = F::factor(&head);
+                let minima = F::minima(&head);
+                for m in 0..M {
+                    let x = x[m].add(b);
+                    acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
+                    acc[r][m] = less(
+                        F::ROUNDED,
+                        minima,
+                        (*x).sum.as_ptr(),
+                        (*x).halves.as_ptr(),
+                        acc[r][m],
+                    );
+                }
+            }
+        }
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
+}
+
+/// `acc` less minima times sums.
+#[inline(always)]
+unsafe fn less(
+    which: Minima,
+    minima: [__m256; 2],
+    slices: *const f32,
+    halves: *const f32,
+    acc: __m256,
+) -> __m256 {
+    unsafe {
+        match which {
+            Minima::None => acc,
+            Minima::Slices => _mm256_fnmadd_ps(minima[0], _mm256_load_ps(slices), acc),
+            Minima::Halves => {
+                let acc = _mm256_fnmadd_ps(minima[0], _mm256_load_ps(halves), acc);
+                _mm256_fnmadd_ps(minima[1], _mm256_load_ps(halves.add(8)), acc)
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn long_floats<F: Long, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Floats; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    #[inline(always)]
+    unsafe fn slice<F: Long, const M: usize, const J: usize>(
+        block: *const u8,
+        head: &F::Head,
+        x: &[*const Floats; M],
+        b: usize,
+        p: &mut [__m256; M],
+    ) {
+        unsafe {
+            let wide = widen(F::codes::<J, FLOATS>(block, head));
+            // The words of a pair are equal: the upper one, with its sign, is the scale.
+            let scale = _mm256_srai_epi32::<16>(F::multipliers::<J>(head));
+            let scale = _mm256_cvtepi32_ps(scale);
+            for m in 0..M {
+                let x = x[m].add(b);
+                let dot = if F::OFFSET == 0.0 {
+                    dot::<false>(&wide, x, J)
+                } else {
+                    dot::<true>(&wide, x, J)
+                };
+                p[m] = if J == 0 {
+                    _mm256_mul_ps(dot, scale)
+                } else {
+                    _mm256_fmadd_ps(dot, scale, p[m])
+                };
+            }
+        }
+    }
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        for b in 0..blocks {
+            for r in 0..R {
+                let block = rows[r].add(b * F::SIZE);
+                if F::SIZE > 192 {
+                    ask::<256>(block);
+                } else if F::SIZE > 128 {
+                    ask::<192>(block);
+                } else {
+                    ask::<128>(block);
+                }
+                let head = F::head(block);
+                let mut p = [_mm256_setzero_ps(); M];
+                each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
+                let factor = F::factor(&head);
+                let minima = F::minima(&head);
+                for m in 0..M {
+                    let x = x[m].add(b);
+                    acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
+                    acc[r][m] = less(
+                        F::FLOATS,
+                        minima,
+                        (*x).sum.as_ptr(),
+                        (*x).halves.as_ptr(),
+                        acc[r][m],
+                    );
+                }
+            }
+        }
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
+}
+
+/// Some weight rows, one behind the other.
+#[derive(Clone, Copy)]
+pub(super) struct Weights {
+    pub(super) start: *const u8,
+    /// Bytes of a row.
+    pub(super) row: usize,
+    /// At most [`CHUNK`].
+    pub(super) count: usize,
+}
+
+#[inline(always)]
+unsafe fn sum(v: __m256) -> f32 {
+    unsafe {
+        let half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+        _mm_cvtss_f32(_mm_add_ss(pair, _mm_shuffle_ps::<1>(pair, pair)))
+    }
+}
+
+macro_rules! chunk {
+    ($(#[$doc:meta])* $name:ident, $loop:ident, $input:ty) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        ///
+        /// The processor has AVX2, FMA and F16C; the weights are readable, and the spans of their rows in
+        /// `x`.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn $name<F: Loops, const M: usize>(
+            weights: Weights,
+            x: [*const $input; M],
+            out: &mut [f32],
+        ) {
+            let Weights { start, row, count } = weights;
+            assert!(count <= CHUNK && out.len() == count * M);
+            let blocks = row / F::SIZE;
+            let per_span = SPAN / F::VALUES;
+            let spans = (NEAR / (M * size_of::<$input>())).max(1);
+            let mut sums = [[_mm256_setzero_ps(); M]; CHUNK];
+            let mut first = 0;
+            while first < blocks {
+                let taken = (blocks - first).min(spans * per_span);
+                let mut part = x;
+                for m in 0..M {
+                    part[m] = x[m].wrapping_add(first / per_span);
+                }
+                let mut at = 0;
+                // SAFETY: rows and blocks are those that exist, and `sums` has a place for each row.
+                unsafe {
+                    if M == 1 {
+                        // Two rows at a time hide each other's latency; far apart, so that what is asked
+                        // for ahead is what comes next.
+                        let pairs = count / 2;
+                        while at < pairs {
+                            let near = start.add(at * row + first * F::SIZE);
+                            let rows = [near, near.add(pairs * row)];
+                            F::$loop::<2, M>(rows, part, taken, sums.as_mut_ptr().add(at), pairs);
+                            at += 1;
+                        }
+                        at = 2 * pairs;
+                    }
+                    while at < count {
+                        let rows = [start.add(at * row + first * F::SIZE)];
+                        F::$loop::<1, M>(rows, part, taken, sums.as_mut_ptr().add(at), 0);
+                        at += 1;
+                    }
+                }
+                first += taken;
+            }
+            for r in 0..count {
+                for m in 0..M {
+                    // SAFETY: within a function that has the instruction set.
+                    out[r * M + m] = unsafe { sum(sums[r][m]) };
+                }
+            }
+        }
+    };
+}
+
+chunk! {
+    /// Products of some weight rows with rounded activations, `[weight rows, M]`.
+    rounded_chunk, rounded, Rounded
+}
+chunk! {
+    /// Products of some weight rows with f32 activations, `[weight rows, M]`.
+    floats_chunk, floats, Floats
+}
+
+/// Calls `$chunk` for the format of `$type` and as many rows as there are in `$x`: 1, 2, 4, or 8 where given.
+macro_rules! by_format {
+    ($type:expr, $call:ident $arguments:tt) => {
+        match $type {
+            zonos_gguf::GgmlType::Q8_0 => $call::<Q8_0> $arguments,
+            zonos_gguf::GgmlType::Q4_0 => $call::<Q4_0> $arguments,
+            zonos_gguf::GgmlType::Q4_1 => $call::<Q4_1> $arguments,
+            zonos_gguf::GgmlType::Q5_0 => $call::<Q5_0> $arguments,
+            zonos_gguf::GgmlType::Q5_1 => $call::<Q5_1> $arguments,
+            zonos_gguf::GgmlType::Iq4Nl => $call::<Iq4Nl> $arguments,
+            zonos_gguf::GgmlType::Q2K => $call::<Q2K> $arguments,
+            zonos_gguf::GgmlType::Q3K => $call::<Q3K> $arguments,
+            zonos_gguf::GgmlType::Q4K => $call::<Q4K> $arguments,
+            zonos_gguf::GgmlType::Q5K => $call::<Q5K> $arguments,
+            zonos_gguf::GgmlType::Q6K => $call::<Q6K> $arguments,
+            zonos_gguf::GgmlType::Iq4Xs => $call::<Iq4Xs> $arguments,
+            other => unreachable!("{other} is no block format"),
+        }
+    };
+}
+
+/// Rows of activations that one pass over rounded ones takes at most.
+pub(super) const MOST_ROUNDED: usize = 8;
+/// Rows of activations that one pass over f32 ones takes at most.
+pub(super) const MOST_FLOATS: usize = 4;
+
+/// Rows that the next pass takes of those left.
+pub(super) fn pass(left: usize, most: usize) -> usize {
+    if left >= most {
+        most
+    } else {
+        // The largest power of two.
+        1 << left.ilog2()
+    }
+}
+
+/// `out [weight rows, rows]` of rounded activations, as many rows as [`pass`] gives.
+///
+/// # Safety
+///
+/// The processor has AVX2, FMA and F16C; the weights are whole readable rows of blocks of the type, and
+/// each row of `x` covers them.
+pub(super) unsafe fn rounded(
+    ggml_type: GgmlType,
+    weights: Weights,
+    x: &[&[Rounded]],
+    out: &mut [f32],
+) {
+    unsafe fn of<F: Loops>(weights: Weights, x: &[&[Rounded]], out: &mut [f32]) {
+        let at = |m: usize| x[m].as_ptr();
+        // SAFETY: the caller's contract.
+        unsafe {
+            match x.len() {
+                1 => rounded_chunk::<F, 1>(weights, [at(0)], out),
+                2 => rounded_chunk::<F, 2>(weights, [at(0), at(1)], out),
+                4 => rounded_chunk::<F, 4>(weights, [at(0), at(1), at(2), at(3)], out),
+                8 => rounded_chunk::<F, 8>(
+                    weights,
+                    [at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)],
+                    out,
+                ),
+                n => unreachable!("{n} rows in a pass"),
+            }
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { by_format!(ggml_type, of(weights, x, out)) }
+}
+
+/// `out [weight rows, rows]` of f32 activations, as many rows as [`pass`] gives.
+///
+/// # Safety
+///
+/// As [`rounded`].
+pub(super) unsafe fn floats(
+    ggml_type: GgmlType,
+    weights: Weights,
+    x: &[&[Floats]],
+    out: &mut [f32],
+) {
+    unsafe fn of<F: Loops>(weights: Weights, x: &[&[Floats]], out: &mut [f32]) {
+        let at = |m: usize| x[m].as_ptr();
+        // SAFETY: the caller's contract.
+        unsafe {
+            match x.len() {
+                1 => floats_chunk::<F, 1>(weights, [at(0)], out),
+                2 => floats_chunk::<F, 2>(weights, [at(0), at(1)], out),
+                4 => floats_chunk::<F, 4>(weights, [at(0), at(1), at(2), at(3)], out),
+                n => unreachable!("{n} rows in a pass"),
+            }
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { by_format!(ggml_type, of(weights, x, out)) }
+}
+
+/// What stands for zero among the codes that meet f32 activations.
+pub(super) fn offset(ggml_type: GgmlType) -> f32 {
+    fn of<F: Format>() -> f32 {
+        F::OFFSET
+    }
+    by_format!(ggml_type, of())
+}
+
+/// [`super::input::round`] with AVX2.
+///
+/// # Safety
+///
+/// The processor has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn round(x: &[f32], spans: &mut [Rounded]) {
+    super::input::round(x, spans);
+}
+
+/// [`super::input::spread`] with AVX2.
+///
+/// # Safety
+///
+/// The processor has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn spread(x: &[f32], offset: f32, spans: &mut [Floats]) {
+    super::input::spread(x, offset, spans);
+}
