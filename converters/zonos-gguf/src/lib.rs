@@ -18,6 +18,7 @@ mod imatrix;
 pub mod kld;
 pub mod manifest;
 mod numeric;
+mod overlay;
 mod perplexity;
 mod policy;
 mod quantize;
@@ -32,7 +33,9 @@ pub use container::{
 pub use ggml_type::{GgmlType, UnknownType};
 pub use imatrix::{Imatrix, ImatrixEntry, ImatrixError};
 pub use perplexity::Perplexity;
+pub use overlay::overlay;
 pub use policy::Policy;
 pub use quantize::{
-    Progress, QuantizeError, QuantizeReport, Sink, convert_rows, convert_tensor, quantize_file,
+    FromFile, InMemory, Pieces, Progress, QuantizeError, QuantizeReport, Sink, convert_rows,
+    convert_tensor, quantize_file, quantize_pieces,
 };

@@ -640,7 +640,7 @@ fn golden_base_file_and_importances() {
             }
         }
     }
-    // Inputs agree to 3e-4 of numbers of size one; squares to twice that.
+    // Measured: 1.7e-5.
     println!("importances, of the expert's mean: {largest:e}");
-    assert!(largest <= 6e-4, "{largest}");
+    assert!(largest <= 1e-4, "{largest}");
 }

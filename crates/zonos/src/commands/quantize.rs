@@ -1,16 +1,19 @@
 //! `zonos quantize`: a GGUF file in fewer bits.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
 use zonos_checkpoint::FileBytes;
 use zonos_gguf::{
-    GgmlType, GgufFile, Imatrix, Policy, QuantizeError, QuantizeReport, TensorInfo, quantize_file,
+    FromFile, GgmlType, GgufFile, Imatrix, Policy, QuantizeError, QuantizeReport, TensorInfo,
+    quantize_pieces,
 };
 
 use crate::args::GlobalArgs;
@@ -114,7 +117,10 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.output)?;
     let imatrix = args.imatrix.as_deref().map(read_imatrix).transpose()?;
     let name = args.input.display().to_string();
+    // Only the header is read where it is mapped; what is touched there counts as this process's memory.
     let source = GgufFile::read(&name, FileBytes::open(&args.input)?)?;
+    let opened = File::open(&args.input).with_context(|| format!("{name}: cannot read"))?;
+    let mut pieces = FromFile::new(opened);
     check_architecture(&source, args)?;
     if imatrix.is_some() && !args.bulk.uses_importance() {
         output::note(
@@ -131,8 +137,9 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     let file = AtomicFile::create(&args.output)?;
     let bar = ByteBar::new(global.quiet);
     let out_name = args.output.display().to_string();
-    let done = quantize_file(
+    let done = quantize_pieces(
         &source,
+        &mut pieces,
         file,
         &out_name,
         &policy,
