@@ -17,6 +17,7 @@ mod ggml_type;
 mod imatrix;
 pub mod kld;
 pub mod manifest;
+mod named;
 mod numeric;
 mod overlay;
 mod perplexity;
@@ -32,8 +33,9 @@ pub use container::{
 };
 pub use ggml_type::{GgmlType, UnknownType};
 pub use imatrix::{Imatrix, ImatrixEntry, ImatrixError};
-pub use perplexity::Perplexity;
+pub use named::NamedValues;
 pub use overlay::overlay;
+pub use perplexity::Perplexity;
 pub use policy::Policy;
 pub use quantize::{
     FromFile, InMemory, Pieces, Progress, QuantizeError, QuantizeReport, Sink, convert_rows,

@@ -27,6 +27,9 @@ use report::Run;
 /// Arguments of `zonos perplexity`.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "zonos perplexity [OPTIONS] <MODEL> <IDS.npy>...
+       zonos perplexity [OPTIONS] <MODEL> --manifest <FILE> [--save-base <REF.kld>]
+       zonos perplexity [OPTIONS] <MODEL> --base <REF.kld> [--plot <KLD.png>]",
     group(ArgGroup::new("corpus").required(true).args(["ids", "manifest", "base"])),
     after_help = "\
 Everything is teacher-forced: each row of a sequence is given, and the model is asked for the next one.

@@ -208,35 +208,35 @@ struct Done<'a> {
 impl Done<'_> {
     /// What the user should know about the file.
     fn warn(&self, input: &str, imatrix: Option<&Path>) {
-        let say = |names: &[String], what: &str| {
+        let say = |names: &[String], what: &str, so: &str| {
             if let Some((shown, count)) = weights::first_names(names.iter().map(String::as_str)) {
-                let (one, many) = ("tensor", "tensors");
-                let noun = if count == 1 { one } else { many };
+                let noun = if count == 1 { "tensor" } else { "tensors" };
                 output::note(
                     false,
-                    format_args!("warning: {count} {noun} {what} ({shown})"),
+                    format_args!("warning: {count} {noun} of {what} ({shown}); {so}"),
                 );
             }
         };
         let report = self.report;
         say(
             &report.requantized,
-            &format!(
-                "of {input} had lost precision already and lost more; quantise the unquantised file"
-            ),
+            &format!("{input} had lost precision already and lost more"),
+            "quantise the unquantised file",
         );
         let bad: Vec<String> = report.not_finite.iter().map(|(n, _)| n.clone()).collect();
         say(
             &bad,
-            &format!("of {input} hold NaN, infinity or values too large for their new type"),
+            &format!("{input} hold NaN, infinity or values too large for their new type"),
+            "check where the file comes from",
         );
         if let Some(imatrix) = imatrix {
             say(
                 &report.importance_unused,
                 &format!(
-                    "of {} are not in {input} or have another shape there; their importances were not used",
+                    "{} are not in {input} or have another shape there",
                     imatrix.display()
                 ),
+                "their importances were not used",
             );
         }
     }

@@ -125,12 +125,15 @@ pub(super) struct Encoded {
     pub(super) elapsed: Duration,
 }
 
+/// Takes what a tap saw of a lane, by the lane's number.
+type Shown<'a> = &'a mut dyn FnMut(usize, Tap<'_>) -> Result<(), Failure>;
+
 /// Encodes lane by lane, with a bar. `shown` is handed what a tap saw of each lane, if there is one.
 pub(super) fn encode_audio(
     encoder: &ZacEncoder,
     audio: &Waveform,
     quiet: bool,
-    mut shown: Option<&mut dyn FnMut(usize, Tap) -> Result<(), Failure>>,
+    mut shown: Option<Shown<'_>>,
 ) -> Result<Encoded, Failure> {
     let began = Instant::now();
     let frames = encoder.frames(audio.len());
