@@ -1,5 +1,6 @@
 //! Replays the corpus of the fuzz targets.
 
+#[allow(dead_code)] // the targets themselves use the rest
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
