@@ -198,7 +198,7 @@ fn write_burnpack(
         .into_iter()
         .map(|entry| {
             let sender = sender.clone();
-            let length = entry.info.bytes as usize;
+            let length = entry.value_bytes();
             burn_pack::Tensor::deferred(
                 entry.name.clone(),
                 entry.info.dtype,

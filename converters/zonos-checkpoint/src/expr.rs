@@ -216,15 +216,16 @@ impl Expr {
             Self::InterleaveHalves(of, axis) | Self::Slice { of, axis, .. } => {
                 of.keeps_rows(entries) && !last(*axis, of)
             }
-            Self::Transpose(of, a, b) => {
-                of.keeps_rows(entries) && !last(*a, of) && !last(*b, of)
-            }
+            Self::Transpose(of, a, b) => of.keeps_rows(entries) && !last(*a, of) && !last(*b, of),
         }
     }
 
     /// Rows of blocks, U8 `[.., bytes of a row]`; for expressions with [`Expr::blocks`]. A plain file
     /// tensor stays a view of the mapping.
-    pub(crate) fn eval_blocks(&self, checkpoint: &Checkpoint) -> Result<TensorData, CheckpointError> {
+    pub(crate) fn eval_blocks(
+        &self,
+        checkpoint: &Checkpoint,
+    ) -> Result<TensorData, CheckpointError> {
         self.eval_in(checkpoint, View::Blocks)
     }
 
@@ -299,8 +300,14 @@ impl Expr {
                 len,
             } => {
                 let whole = signature(of)?;
-                return slice(of.eval_in(checkpoint, view)?, &whole.shape, *axis, *start, *len)
-                    .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason));
+                return slice(
+                    of.eval_in(checkpoint, view)?,
+                    &whole.shape,
+                    *axis,
+                    *start,
+                    *len,
+                )
+                .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason));
             }
             Self::Transpose(of, a, b) => {
                 let data = of.eval_in(checkpoint, view)?;

@@ -59,13 +59,9 @@ pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
             .map_err(|reason| {
                 CheckpointError::malformed(path, format!("tensor '{}': {reason}", tensor.name()))
             })?,
-            None if tensor.ggml_type().is_readable() => Entry::blocks(
-                name,
-                map.clone(),
-                range,
-                tensor.ggml_type(),
-                tensor.shape(),
-            ),
+            None if tensor.ggml_type().is_readable() => {
+                Entry::blocks(name, map.clone(), range, tensor.ggml_type(), tensor.shape())
+            }
             None => {
                 skip(&mut opened, tensor);
                 continue;
@@ -134,11 +130,12 @@ fn json(value: &Value) -> Json {
 pub struct GgufFields<'a>(&'a Map<String, Json>);
 
 impl<'a> GgufFields<'a> {
-    /// The fields of `checkpoint` when it is a GGUF file of architecture `architecture`.
+    /// The fields of `checkpoint` when it is a GGUF file of architecture `architecture`, or one that was
+    /// converted to another container and kept its metadata.
     pub fn of(checkpoint: &'a crate::Checkpoint, architecture: &str) -> Option<Self> {
         let fields = checkpoint.metadata().as_object()?;
         let found = fields.get("general.architecture")?.as_str()?;
-        (checkpoint.format() == Format::Gguf && found == architecture).then_some(Self(fields))
+        (found == architecture).then_some(Self(fields))
     }
 
     /// The value under `key`, when there is one.

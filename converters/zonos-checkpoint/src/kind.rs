@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Checkpoint, Format};
+use crate::Checkpoint;
 
 /// The models of this project, as told from tensor names and metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -38,13 +38,12 @@ impl ModelKind {
                 _ => {}
             }
         }
-        if checkpoint.format() == Format::Gguf {
-            match metadata["general.architecture"].as_str() {
-                Some("zonos2") => return Self::Zonos2,
-                Some("dac") => return Self::Dac,
-                Some("ecapa-tdnn") => return Self::Ecapa,
-                _ => {}
-            }
+        // Of GGUF files, and of what they are converted to.
+        match metadata["general.architecture"].as_str() {
+            Some("zonos2") => return Self::Zonos2,
+            Some("dac") => return Self::Dac,
+            Some("ecapa-tdnn") => return Self::Ecapa,
+            _ => {}
         }
         // A name counts wherever it stands after wrappers such as `module.` or `speaker_encoder.`.
         let any = |part: &str| {

@@ -81,8 +81,7 @@ pub use inspect::{DtypeTotal, FileSize, Inspection, TensorRow, inspect};
 pub use kind::ModelKind;
 pub use load::{
     DTypePolicy, LoadError, LoadOptions, Loader, SpecKind, StoredWeight, TensorSpec,
-    WeightNormPolicy,
-    WeightNormed, plan,
+    WeightNormPolicy, WeightNormed, plan,
 };
 pub use mapped::FileBytes;
 pub use namemap::NameMap;

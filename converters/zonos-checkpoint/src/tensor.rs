@@ -235,6 +235,14 @@ impl Entry {
         TensorData::try_from_bytes(bytes, shape, DType::U8).map_err(|e| self.error(&e.to_string()))
     }
 
+    /// Bytes of the values as they are read.
+    pub(crate) fn value_bytes(&self) -> usize {
+        match self.info.blocks {
+            Some(_) => self.info.shape.iter().product::<usize>() * self.info.dtype.size(),
+            None => self.info.bytes as usize,
+        }
+    }
+
     /// The shape of [`Entry::block_rows`].
     pub(crate) fn block_shape(&self) -> Option<Vec<usize>> {
         let mut shape = self.info.shape.clone();

@@ -425,13 +425,7 @@ impl Source<'_> {
             in_proj: encodes
                 .then(|| self.conv(&format!("{name}.in_proj"), dim, config.latent_dim, 1, 1))
                 .transpose()?,
-            out_proj: Some(self.conv(
-                &format!("{name}.out_proj"),
-                config.latent_dim,
-                dim,
-                1,
-                1,
-            )?),
+            out_proj: Some(self.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1, 1)?),
         })
     }
 

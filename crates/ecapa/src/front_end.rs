@@ -27,6 +27,16 @@ impl FrontEnd {
         Ok(Self { mel })
     }
 
+    /// How mel bands are made.
+    pub(crate) fn config(&self) -> MelConfig {
+        self.mel.config().clone()
+    }
+
+    /// The filters, `[bins, bands]`.
+    pub(crate) fn dense_bank(&self) -> Vec<f32> {
+        self.mel.bank().dense()
+    }
+
     /// See [`Ecapa::resample`](crate::Ecapa::resample).
     pub(crate) fn resample(&self, audio: &Waveform) -> Result<Waveform, EcapaError> {
         let (from, to) = (audio.sample_rate(), self.mel.config().sample_rate);

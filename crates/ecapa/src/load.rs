@@ -61,8 +61,23 @@ impl Ecapa {
     /// [`EcapaError::Config`] when the file does not even tell the sizes of an encoder.
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, EcapaError> {
         let config = EcapaConfig::from_checkpoint(checkpoint)?;
-        Ok(plan(checkpoint, &name_map(checkpoint), &tensor_specs(&config))?)
+        Ok(plan(
+            checkpoint,
+            &name_map(checkpoint),
+            &tensor_specs(&config),
+        )?)
     }
+}
+
+/// The file's tensors under the encoder's names, in the host's memory.
+pub(crate) fn loader<'a>(
+    checkpoint: &'a Checkpoint,
+    config: &EcapaConfig,
+) -> Result<Loader<'a>, LoadError> {
+    let specs = tensor_specs(config);
+    let options = LoadOptions::default();
+    let device = Device::default();
+    Loader::new(checkpoint, &name_map(checkpoint), &specs, &options, &device)
 }
 
 /// Rules from any file's names to the encoder's own.

@@ -164,7 +164,10 @@ fn reports_are_clean_and_configurations_are_the_files() {
         for report in [planned, report] {
             // A GGUF file also holds the mel filters and the window, which are computed here.
             let ignored = if container.ends_with(".gguf") { 2 } else { 0 };
-            assert!(report.is_clean() && report.ignored.len() == ignored, "{report}");
+            assert!(
+                report.is_clean() && report.ignored.len() == ignored,
+                "{report}"
+            );
             let blocks = ecapa.config().blocks();
             let scale = ecapa.config().enc_res2net_scale;
             assert_eq!(report.matched.len(), 10 + blocks * 2 * (scale + 3));

@@ -5,16 +5,18 @@
 //! `models/convert-zonos2-to-gguf.py`.
 
 use serde_json::{Map, Value, json};
-use zonos_checkpoint::{Checkpoint, GgufFields, NameMap};
+use zonos_checkpoint::{Checkpoint, GgufFields, NameMap, SIDECAR_PREFIX};
+use zonos_gguf::{Array, Metadata, Value as GgufValue};
 
 use crate::config::{ConfigError, FIRST_CONDITIONING_ID, PARAMS_FILE};
+use crate::model::QK_EPS;
 use crate::{Zonos2Config, Zonos2Error};
 
 /// `general.architecture` of such a file.
 pub const ARCHITECTURE: &str = "zonos2";
 
 /// Whether gate and up rows of the experts stand in stacks of their own, as GGUF files have them.
-pub(crate) fn has_split_experts(checkpoint: &Checkpoint) -> bool {
+pub fn has_split_experts(checkpoint: &Checkpoint) -> bool {
     checkpoint
         .names()
         .any(|name| name.ends_with(".ffn_gate_exps.weight"))
@@ -51,7 +53,10 @@ pub(crate) fn names(map: NameMap, codebooks: usize) -> NameMap {
         ),
     ];
     let mut map = map
-        .rename("audio_embd.{c}.weight", "multi_embedder.embedders.{c}.weight")
+        .rename(
+            "audio_embd.{c}.weight",
+            "multi_embedder.embedders.{c}.weight",
+        )
         .rename(
             "text_embd.weight",
             &format!("multi_embedder.embedders.{codebooks}.weight"),
@@ -191,4 +196,254 @@ fn sizes(checkpoint: &Checkpoint, fields: GgufFields<'_>) -> Result<Map<String, 
         Value::Object(map) => Ok(map),
         _ => Err("the sizes are no object".into()),
     }
+}
+
+/// Which part of a tensor of [`crate::tensor_specs`] a GGUF tensor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// One entry of the first axis.
+    Entry(usize),
+    /// Every second row of the second axis, from this one on.
+    EverySecond(usize),
+    /// Absolute values, as a vector.
+    Magnitude,
+}
+
+/// A tensor of a GGUF file and where its values come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GgufTensor {
+    /// Name in the file.
+    pub name: String,
+    /// Slowest axis first.
+    pub shape: Vec<usize>,
+    /// Name among those of [`crate::file_specs`].
+    pub from: String,
+    /// Which part of that.
+    pub part: Part,
+}
+
+/// All tensors of a file, in the order of the C++ converter. `split` says whether the source keeps gate
+/// and up rows of the experts in stacks of their own.
+pub fn tensors(config: &Zonos2Config, split: bool) -> Vec<GgufTensor> {
+    let d = config.dim;
+    let (heads, kv) = (config.n_heads(), config.n_kv_heads() * config.head_dim);
+    let (q, ffn, router) = (heads * config.head_dim, config.ffn_dim(), config.router_dim);
+    let mut all = Vec::new();
+    let mut add = |name: String, shape: &[usize], from: String, part: Part| {
+        all.push(GgufTensor {
+            name,
+            shape: shape.to_vec(),
+            from,
+            part,
+        });
+    };
+    let embedder = |c: usize| format!("multi_embedder.embedders.{c}.weight");
+    for c in 0..config.n_codebooks {
+        let name = format!("audio_embd.{c}.weight");
+        add(name, &[config.audio_vocab(), d], embedder(c), Part::Whole);
+    }
+    let text = embedder(config.n_codebooks);
+    add(
+        "text_embd.weight".into(),
+        &[config.text_vocab + 1, d],
+        text,
+        Part::Whole,
+    );
+    if config.speaker_enabled {
+        let vector = config.speaker_embedding_dim;
+        let inner = config.speaker_lda_dim.unwrap_or(vector);
+        let mut pair = |ours: &str, theirs: &str, out: usize, input: usize| {
+            add(
+                format!("{ours}.weight"),
+                &[out, input],
+                format!("{theirs}.weight"),
+                Part::Whole,
+            );
+            add(
+                format!("{ours}.bias"),
+                &[out],
+                format!("{theirs}.bias"),
+                Part::Whole,
+            );
+        };
+        if config.speaker_lda_dim.is_some() {
+            pair("spk_lda", "speaker_lda_projection", inner, vector);
+        }
+        pair("spk_proj", "speaker_projection", d, inner);
+    }
+    add(
+        "output_norm.weight".into(),
+        &[d],
+        "out_norm.weight".into(),
+        Part::Whole,
+    );
+    let entries = config.n_codebooks * config.audio_vocab();
+    add(
+        "output.weight".into(),
+        &[entries, d],
+        "multi_output.weight".into(),
+        Part::Whole,
+    );
+    for n in 0..config.n_layers {
+        let mut add = |ours: &str, shape: &[usize], theirs: &str, part: Part| {
+            let (ours, theirs) = (format!("blk.{n}.{ours}"), format!("layers.{n}.{theirs}"));
+            add(ours, shape, theirs, part);
+        };
+        add(
+            "attn_norm.weight",
+            &[d],
+            "attention_norm.weight",
+            Part::Whole,
+        );
+        add("ffn_norm.weight", &[d], "ffn_norm.weight", Part::Whole);
+        add("attn_q.weight", &[q, d], "attention.wq.weight", Part::Whole);
+        add(
+            "attn_k.weight",
+            &[kv, d],
+            "attention.wkv.weight",
+            Part::Entry(0),
+        );
+        add(
+            "attn_v.weight",
+            &[kv, d],
+            "attention.wkv.weight",
+            Part::Entry(1),
+        );
+        add(
+            "attn_output.weight",
+            &[d, q],
+            "attention.wo.weight",
+            Part::Whole,
+        );
+        add("attn_temp", &[heads], "attention.temp", Part::Magnitude);
+        add(
+            "attn_gate.weight",
+            &[heads, d],
+            "attention.gater.weight",
+            Part::Whole,
+        );
+        if !config.is_expert_layer(n) {
+            let w_in = "feed_forward.w_in.weight";
+            add("ffn_up.weight", &[ffn, d], w_in, Part::Entry(0));
+            add("ffn_gate.weight", &[ffn, d], w_in, Part::Entry(1));
+            add(
+                "ffn_down.weight",
+                &[d, ffn],
+                "feed_forward.w_out.weight",
+                Part::Whole,
+            );
+            continue;
+        }
+        let experts = config.n_experts;
+        let half = [("gate", 0), ("up", 1)].map(|(name, first)| match split {
+            true => (format!("feed_forward.experts.{name}"), Part::Whole),
+            false => ("feed_forward.experts.w13".into(), Part::EverySecond(first)),
+        });
+        for (name, (from, part)) in ["gate", "up"].iter().zip(&half) {
+            add(
+                &format!("ffn_{name}_exps.weight"),
+                &[experts, ffn, d],
+                from,
+                *part,
+            );
+        }
+        add(
+            "ffn_down_exps.weight",
+            &[experts, d, ffn],
+            "feed_forward.experts.w2",
+            Part::Whole,
+        );
+        let mut add = |ours: &str, shape: &[usize], theirs: &str| {
+            let from = format!("feed_forward.router.{theirs}");
+            add(&format!("router_{ours}"), shape, &from, Part::Whole);
+        };
+        add("down.weight", &[router, d], "down_proj.weight");
+        add("down.bias", &[router], "down_proj.bias");
+        for m in [0, 2] {
+            let (ours, theirs) = (format!("mlp{m}"), format!("router_mlp.{m}"));
+            add(
+                &format!("{ours}.weight"),
+                &[router, router],
+                &format!("{theirs}.weight"),
+            );
+            add(
+                &format!("{ours}.bias"),
+                &[router],
+                &format!("{theirs}.bias"),
+            );
+        }
+        add("mlp4.weight", &[experts, router], "router_mlp.4.weight");
+        add("norm.weight", &[router], "rmsnorm_eda.weight");
+        add("bias", &[experts], "balancing_biases");
+        if config.first_expert_layer() != Some(n) {
+            add("eda_scale", &[router], "router_states_scale");
+        }
+    }
+    all
+}
+
+/// The metadata of a file, in the order of the C++ converter. What it has no keys for, conditioning and
+/// the sign of the balancing bias, is added as a `params.json` where it is not the released model's.
+pub fn metadata(config: &Zonos2Config, file_type: Option<u32>) -> Metadata {
+    let count = |key: &str, value: usize| (format!("zonos2.{key}"), GgufValue::U32(value as u32));
+    let number = |key: &str, value: f64| (format!("zonos2.{key}"), GgufValue::F32(value as f32));
+    let text = |key: &str, value: &str| (format!("general.{key}"), GgufValue::String(value.into()));
+    let used: Vec<i32> = (0..config.n_layers)
+        .map(|n| config.experts_per_token(n) as i32)
+        .collect();
+    let mut all: Metadata = [
+        text("architecture", ARCHITECTURE),
+        text("name", "ZONOS2"),
+        count("block_count", config.n_layers),
+        count("context_length", config.max_seqlen),
+        count("embedding_length", config.dim),
+        count("head_dim", config.head_dim),
+        count("attention.head_count", config.n_heads()),
+        count("attention.head_count_kv", config.n_kv_heads()),
+        count("feed_forward_length", config.ffn_dim()),
+        number("rope.freq_base", config.rope_theta),
+        number("attention.layer_norm_rms_epsilon", config.norm_eps),
+        number("attention.qk_norm_epsilon", QK_EPS),
+        number("logit_softcap", config.loss_softcap),
+        count("expert_count", config.n_experts),
+        (
+            "zonos2.expert_used_count_per_layer".into(),
+            GgufValue::Array(Array::of_i32(&used)),
+        ),
+        count("n_codebooks", config.n_codebooks),
+        count("codebook_size", config.codebook_size),
+        count("audio_vocab", config.audio_vocab()),
+        count("eoa_id", config.eoa_id),
+        count("audio_pad_id", config.audio_pad_id),
+        count("text_vocab", config.text_vocab),
+        count("speaker.embedding_dim", config.speaker_embedding_dim),
+        count("speaker.lda_dim", config.speaker_lda_dim.unwrap_or(0)),
+    ]
+    .into_iter()
+    .collect();
+    if let Some(id) = file_type {
+        all.set("general.file_type", GgufValue::U32(id));
+    }
+    let released = Zonos2Config::released();
+    let unsaid = |c: &Zonos2Config| {
+        (
+            c.text_vocab,
+            c.speaker_background_token_enabled,
+            c.accurate_mode_token_enabled,
+            c.speaking_rate_num_buckets,
+            c.speaking_rate_buckets.clone(),
+            c.quality_features.clone(),
+            c.balancing,
+        )
+    };
+    if unsaid(config) != unsaid(&released) {
+        let params = config.to_json().to_string();
+        all.set(
+            format!("{SIDECAR_PREFIX}{PARAMS_FILE}"),
+            GgufValue::String(params),
+        );
+    }
+    all
 }

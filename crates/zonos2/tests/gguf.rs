@@ -48,11 +48,17 @@ impl Golden {
     }
 
     fn f32(&self, key: &str) -> Vec<f32> {
-        self.words(key).into_iter().map(f32::from_le_bytes).collect()
+        self.words(key)
+            .into_iter()
+            .map(f32::from_le_bytes)
+            .collect()
     }
 
     fn i32(&self, key: &str) -> Vec<i32> {
-        self.words(key).into_iter().map(i32::from_le_bytes).collect()
+        self.words(key)
+            .into_iter()
+            .map(i32::from_le_bytes)
+            .collect()
     }
 
     fn sequence(&self, prompt: &str) -> Sequence {
@@ -121,7 +127,10 @@ fn eight_bit_activations_stay_near() {
                 })
                 .iter()
                 .sum();
-            assert!(other <= 1, "{form}.{prompt}: {other} rows met other experts");
+            assert!(
+                other <= 1,
+                "{form}.{prompt}: {other} rows met other experts"
+            );
         }
     }
 }

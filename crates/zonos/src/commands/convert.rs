@@ -1,5 +1,6 @@
 //! `zonos convert`: a checkpoint in another format.
 
+mod gguf;
 mod zac;
 
 use std::ops::ControlFlow;
@@ -11,6 +12,7 @@ use clap::Args;
 use serde_json::json;
 use zonos_audio::ScratchFolder;
 use zonos_checkpoint::{Checkpoint, CheckpointError, ConvertProgress, convert_until};
+use zonos_gguf::GgmlType;
 
 use crate::args::GlobalArgs;
 use crate::failure::{Failure, Outcome};
@@ -21,9 +23,15 @@ use crate::{output, weights};
 /// Arguments of `zonos convert`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The output's ending chooses the format. Names, dtypes, values and metadata are kept, and the
-params.json or config.json beside the input goes into the file, which is then complete by itself.
-Objects that are no tensors are left out with a note; a tensor that cannot be read is an error.
+The output's ending chooses the format. To .safetensors and .bpk names, dtypes, values and metadata are
+kept, and the params.json or config.json beside the input goes into the file, which is then complete by
+itself. Objects that are no tensors are left out with a note; a tensor that cannot be read is an error.
+Quantised values of a GGUF file become F32.
+
+A .gguf gets the names, order and metadata of Zyphra's C++ programs, which read it: the backbone (matrices
+of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32) and
+the speaker encoder (f16 or f32). ZAC-1 and Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see
+`zonos quantize`.
 
 With --zac the parts of the codec in a ZONOS3-Mini release, autoencoder/generator.pt, autoencoder/heads
 and autoencoder/teacher, become the three files of ZAC-1: one encoder with its teacher (as bf16) and two
@@ -37,6 +45,8 @@ the guess is wrong, --map gives names and --config the JSON.
 Examples:
   zonos convert model.pth model.safetensors
   zonos convert weights_44khz_8kbps.pth dac.bpk
+  zonos convert model.pth zonos2-f16.gguf --type f16
+  zonos convert zonos2-q8_0.gguf model.safetensors
   zonos convert --zac generator.pt --heads heads --teacher teacher -o zac-1")]
 pub(crate) struct ConvertArgs {
     /// Checkpoint to read: a file, a folder or hub:owner/name.
@@ -46,13 +56,16 @@ pub(crate) struct ConvertArgs {
         conflicts_with = "zac"
     )]
     input: Option<String>,
-    /// File to write: .bpk (burnpack) or .safetensors.
+    /// File to write: .gguf, .bpk (burnpack) or .safetensors.
     #[arg(
-        value_name = "OUT.bpk|OUT.safetensors",
+        value_name = "OUT",
         required_unless_present = "zac",
         conflicts_with = "zac"
     )]
     output: Option<PathBuf>,
+    /// How a .gguf stores matrices: f32, f16, bf16 or q8_0.
+    #[arg(long = "type", value_name = "TYPE", value_parser = matrix_type, conflicts_with = "zac")]
+    matrices: Option<GgmlType>,
     #[command(flatten)]
     release: ZacReleaseArgs,
 }
@@ -88,20 +101,36 @@ pub(super) struct ZacReleaseArgs {
 /// Runs the command.
 pub(crate) fn run(args: &ConvertArgs, global: &GlobalArgs) -> Outcome {
     match (&args.input, &args.output) {
-        (Some(input), Some(output)) => convert(input, output, global),
+        (Some(input), Some(output)) => convert(input, output, args.matrices, global),
         _ => zac::run(&args.release, global),
     }
 }
 
-fn convert(reference: &str, target: &Path, global: &GlobalArgs) -> Outcome {
-    let known = target
-        .extension()
-        .is_some_and(|ending| ending == "bpk" || ending == "safetensors");
-    if !known {
+fn matrix_type(text: &str) -> Result<GgmlType, String> {
+    match text.parse() {
+        Ok(t @ (GgmlType::F32 | GgmlType::F16 | GgmlType::Bf16 | GgmlType::Q8_0)) => Ok(t),
+        _ => Err("expected f32, f16, bf16 or q8_0; `zonos quantize` makes the others".into()),
+    }
+}
+
+fn convert(
+    reference: &str,
+    target: &Path,
+    matrices: Option<GgmlType>,
+    global: &GlobalArgs,
+) -> Outcome {
+    let ending = target.extension().and_then(|ending| ending.to_str());
+    let to_gguf = ending == Some("gguf");
+    if !to_gguf && !matches!(ending, Some("bpk" | "safetensors")) {
         return Err(Failure::usage(format!(
-            "{}: the ending must be .bpk or .safetensors; it chooses the format",
+            "{}: the ending must be .gguf, .bpk or .safetensors; it chooses the format",
             target.display()
         )));
+    }
+    if matrices.is_some() && !to_gguf {
+        return Err(Failure::usage(
+            "--type is for .gguf; other formats keep what the input has",
+        ));
     }
     output::check_file(target)?;
     let input = weights::open(reference, global.quiet)?;
@@ -120,8 +149,12 @@ fn convert(reference: &str, target: &Path, global: &GlobalArgs) -> Outcome {
             format_args!("note: {}: {notice}", input.path().display()),
         );
     }
-    write(&input, target, global.quiet)?;
-    let tensors = input.len();
+    let tensors = if to_gguf {
+        gguf::write(&input, target, matrices, global.quiet)?
+    } else {
+        write(&input, target, global.quiet)?;
+        input.len()
+    };
     if global.json {
         output::print_json(&json!({
             "output": target.display().to_string(),

@@ -10,7 +10,7 @@ use crate::cache::LayerCache;
 use crate::segment::Packed;
 
 /// Epsilon of the query and key norm; every other norm uses the configured one.
-const QK_EPS: f64 = 1e-6;
+pub(crate) const QK_EPS: f64 = 1e-6;
 
 /// ```text
 /// q_j = rope(rmsnorm(W_q h)_j * |temp_j|)                     for each query head j

@@ -1,8 +1,8 @@
 //! Feed-forward blocks: dense, or a mixture of experts.
 
 use burn::module::Module;
-use burn::tensor::{Int, Tensor};
 use burn::tensor::activation::silu;
+use burn::tensor::{Int, Tensor};
 use zonos_kernels::{Activations, PackedTensor, expert_gate_up};
 use zonos_nn::Tap;
 

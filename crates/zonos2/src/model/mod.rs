@@ -10,6 +10,7 @@ mod layer;
 mod router;
 
 pub use attention::Attention;
+pub(crate) use attention::QK_EPS;
 pub use embedder::{MultiEmbedding, SpeakerProjection};
 pub use feed_forward::{
     DenseFeedForward, ExpertFeedForward, Experts, FeedForward, GateUp, SplitGateUp,
@@ -48,7 +49,9 @@ impl Backbone {
     pub fn with_activations(mut self, activations: Activations) -> Self {
         self.multi_output = self.multi_output.with_activations(activations);
         let layers = self.layers.into_iter();
-        self.layers = layers.map(|layer| layer.with_activations(activations)).collect();
+        self.layers = layers
+            .map(|layer| layer.with_activations(activations))
+            .collect();
         self
     }
 

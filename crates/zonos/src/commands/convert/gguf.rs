@@ -1,0 +1,288 @@
+//! `zonos convert IN OUT.gguf`: the layouts of the C++ programs, so that both read each other's files.
+
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use burn::tensor::Device;
+use zonos_audio::AtomicFile;
+use zonos_checkpoint::{Checkpoint, LoadOptions, Loader, ModelKind};
+use zonos_dac::{Dac, DacParts};
+use zonos_ecapa::EcapaConfig;
+use zonos_gguf::{
+    GgmlType, GgufWriter, Metadata, NamedValues, NewTensor, Policy, Value, convert_rows,
+};
+use zonos2::gguf::{GgufTensor, Part};
+use zonos2::{Zonos2, Zonos2Config};
+
+use crate::failure::Failure;
+use crate::interrupt::{self, Stepping};
+use crate::progress::ByteBar;
+use crate::weights;
+
+/// Writes `input` and tells how many tensors the file has. `wanted` is the type of matrices.
+pub(super) fn write(
+    input: &Checkpoint,
+    output: &Path,
+    wanted: Option<GgmlType>,
+    quiet: bool,
+) -> Result<usize, Failure> {
+    match input.model_kind() {
+        ModelKind::Zonos2 => backbone(input, output, wanted.unwrap_or(GgmlType::F16), quiet),
+        ModelKind::Dac => {
+            if let Some(other) = wanted.filter(|&t| t != GgmlType::F32) {
+                return Err(Failure::usage(format!(
+                    "--type {other}: a codec's GGUF file holds f32, whose convolutions are no matrices"
+                )));
+            }
+            let (dac, report) = Dac::load_parts(
+                input,
+                DacParts::Decoder,
+                &LoadOptions::default(),
+                &Device::default(),
+            )?;
+            weights::warn(&report, quiet);
+            let (metadata, tensors) = dac.to_gguf();
+            values(output, &metadata, &tensors, GgmlType::F32, quiet)
+        }
+        ModelKind::Ecapa => {
+            let config = EcapaConfig::from_checkpoint(input)?;
+            let wanted = wanted.unwrap_or(GgmlType::F16);
+            if !matches!(wanted, GgmlType::F16 | GgmlType::F32) {
+                return Err(Failure::usage(format!(
+                    "--type {wanted}: a speaker encoder's GGUF file holds f16 or f32"
+                )));
+            }
+            let metadata = zonos_ecapa::gguf::metadata(&config)?;
+            let tensors = zonos_ecapa::gguf::tensors(input, &config)?;
+            values(output, &metadata, &tensors, wanted, quiet)
+        }
+        ModelKind::ZacDecoder | ModelKind::ZacEncoder | ModelKind::W2vBert => {
+            as_it_is(input, output, wanted.unwrap_or(GgmlType::F16), quiet)
+        }
+        _ => Err(Failure::failed(format!(
+            "{}: none of the models that have a GGUF layout here (ZONOS2, DAC, ECAPA, ZAC-1, Wav2Vec2-BERT); `zonos inspect` says what it looks like",
+            input.path().display()
+        ))),
+    }
+}
+
+/// A file on its way, with its bar.
+struct Target {
+    writer: GgufWriter<AtomicFile>,
+    bar: ByteBar,
+    done: u64,
+    total: u64,
+}
+
+impl Target {
+    fn create(
+        output: &Path,
+        metadata: &Metadata,
+        tensors: &[NewTensor],
+        quiet: bool,
+    ) -> Result<Self, Failure> {
+        let bytes = |t: &NewTensor| t.ggml_type.bytes_for(t.dims.iter().product());
+        let file = AtomicFile::create(output)?;
+        Ok(Self {
+            writer: GgufWriter::new(file, output.display().to_string(), metadata, tensors)?,
+            bar: ByteBar::new(quiet),
+            done: 0,
+            total: tensors.iter().filter_map(bytes).sum(),
+        })
+    }
+
+    /// Rows of `row` values, stored as `ggml_type`.
+    fn rows(
+        &mut self,
+        name: &str,
+        values: &[f32],
+        row: usize,
+        ggml_type: GgmlType,
+    ) -> Result<(), Failure> {
+        interrupt::check()?;
+        self.bar.at(name, self.done, Some(self.total));
+        let bytes = ggml_type.bytes_for(values.len() as u64).unwrap_or(0) as usize;
+        let mut out = vec![0u8; bytes];
+        let source = bytemuck::cast_slice(values);
+        let lost = convert_rows(GgmlType::F32, source, row, ggml_type, None, &mut out)
+            .map_err(|e| anyhow!("tensor '{name}': {e}"))?;
+        if lost > 0 {
+            return Err(Failure::failed(format!(
+                "tensor '{name}': {lost} rows hold values that {ggml_type} cannot; choose another --type"
+            )));
+        }
+        self.writer.write(name, &out)?;
+        self.done += bytes as u64;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let file = self.writer.finish()?;
+        self.bar.done();
+        interrupt::check()?;
+        file.commit()?;
+        Ok(())
+    }
+}
+
+/// Vectors are f32, whatever matrices are.
+fn stored(shape: &[usize], wanted: GgmlType) -> GgmlType {
+    if shape.iter().filter(|&&d| d > 1).count() < 2 {
+        GgmlType::F32
+    } else {
+        wanted
+    }
+}
+
+/// Tensors that are in memory already.
+fn values(
+    output: &Path,
+    metadata: &Metadata,
+    tensors: &[NamedValues],
+    wanted: GgmlType,
+    quiet: bool,
+) -> Result<usize, Failure> {
+    let _stepping = Stepping::begin();
+    // The speaker encoder's filters stay exact, and so does a matrix with one column.
+    let kind = |t: &NamedValues| match t.name.as_str() {
+        "mel_fb" => GgmlType::F32,
+        _ if t.shape.len() > 1 => wanted,
+        _ => GgmlType::F32,
+    };
+    let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(kind(t))).collect();
+    let mut target = Target::create(output, metadata, &entries, quiet)?;
+    for t in tensors {
+        let row = t.shape.last().copied().unwrap_or(1);
+        target.rows(&t.name, &t.values, row, kind(t))?;
+    }
+    target.finish()?;
+    Ok(tensors.len())
+}
+
+/// The backbone, a stack of experts one expert at a time.
+fn backbone(
+    input: &Checkpoint,
+    output: &Path,
+    wanted: GgmlType,
+    quiet: bool,
+) -> Result<usize, Failure> {
+    let config: Zonos2Config = Zonos2::config_of(input)?;
+    let options = LoadOptions {
+        check_values: false,
+        ..LoadOptions::default()
+    };
+    let loader = Loader::new(
+        input,
+        &zonos2::name_map(&config),
+        &zonos2::file_specs(input, &config),
+        &options,
+        &Device::default(),
+    )?;
+    let tensors = zonos2::gguf::tensors(&config, zonos2::gguf::has_split_experts(input));
+    let policy = Policy::everything(wanted);
+    let entries: Vec<NewTensor> = tensors
+        .iter()
+        .map(|t| {
+            let dims: Vec<u64> = t.shape.iter().rev().map(|&d| d as u64).collect();
+            NewTensor {
+                name: t.name.clone(),
+                ggml_type: policy.storage_type(&t.name, &dims, GgmlType::F32),
+                dims,
+            }
+        })
+        .collect();
+    let _stepping = Stepping::begin();
+    let metadata = zonos2::gguf::metadata(&config, wanted.file_type());
+    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    for (t, entry) in tensors.iter().zip(&entries) {
+        let row = t.shape.last().copied().unwrap_or(1);
+        let parts = if t.shape.len() == 3 { t.shape[0] } else { 1 };
+        for i in 0..parts {
+            let values = part(&loader, t, i).with_context(|| format!("tensor '{}'", t.name))?;
+            target.rows(&t.name, &values, row, entry.ggml_type)?;
+        }
+    }
+    target.finish()?;
+    Ok(tensors.len())
+}
+
+/// Values of `t`; of a stack, those of entry `i`.
+fn part(loader: &Loader<'_>, t: &GgufTensor, i: usize) -> anyhow::Result<Vec<f32>> {
+    let data = match t.part {
+        Part::Entry(entry) => loader.data_rows(&t.from, entry..entry + 1)?,
+        _ if t.shape.len() == 3 => loader.data_rows(&t.from, i..i + 1)?,
+        _ => loader.data(&t.from)?,
+    };
+    let values: Vec<f32> = data.iter::<f32>().collect();
+    Ok(match t.part {
+        Part::Magnitude => values.iter().map(|v| v.abs()).collect(),
+        Part::EverySecond(first) => {
+            let row = t.shape[2];
+            let rows = values.chunks_exact(row).skip(first).step_by(2);
+            rows.flatten().copied().collect()
+        }
+        Part::Whole | Part::Entry(_) => values,
+    })
+}
+
+/// Models whose layout in GGUF is not public: names and metadata stay what they are, matrices become
+/// `wanted`, everything else f32.
+fn as_it_is(
+    input: &Checkpoint,
+    output: &Path,
+    wanted: GgmlType,
+    quiet: bool,
+) -> Result<usize, Failure> {
+    let mut metadata = Metadata::new();
+    let name = match input.model_kind() {
+        ModelKind::W2vBert => "wav2vec2-bert",
+        _ => "zac-1",
+    };
+    metadata.set("general.architecture", Value::String(name.into()));
+    for (key, value) in input.metadata().as_object().into_iter().flatten() {
+        if let Some(text) = value.as_str() {
+            metadata.set(key, Value::String(text.into()));
+        }
+    }
+    if let Some(config) = input.sidecar("config.json")? {
+        let key = format!("{}config.json", zonos_checkpoint::SIDECAR_PREFIX);
+        metadata.set(key, Value::String(config.to_string()));
+    }
+    let infos: Vec<_> = input
+        .names()
+        .filter_map(|name| Some((name, input.info(name)?)))
+        .collect();
+    let entries: Vec<NewTensor> = infos
+        .iter()
+        .map(|(name, info)| {
+            let shape: Vec<usize> = match info.shape.len() {
+                0 => vec![1],
+                _ => info.shape.clone(),
+            };
+            let row = shape.last().copied().unwrap_or(1) as u64;
+            let kind = match shape.len() {
+                2 => stored(&shape, wanted),
+                _ => GgmlType::F32,
+            };
+            let kind = if kind.bytes_for(row).is_some() {
+                kind
+            } else {
+                GgmlType::F16
+            };
+            NewTensor {
+                name: (*name).to_owned(),
+                dims: shape.iter().rev().map(|&d| d as u64).collect(),
+                ggml_type: kind,
+            }
+        })
+        .collect();
+    let _stepping = Stepping::begin();
+    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    for ((name, _), entry) in infos.iter().zip(&entries) {
+        let values: Vec<f32> = input.tensor_data(name)?.iter::<f32>().collect();
+        let row = entry.dims.first().copied().unwrap_or(1) as usize;
+        target.rows(name, &values, row, entry.ggml_type)?;
+    }
+    target.finish()?;
+    Ok(infos.len())
+}
