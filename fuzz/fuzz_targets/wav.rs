@@ -4,4 +4,4 @@
 #[path = "../targets.rs"]
 mod targets;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::wav(data));
+libfuzzer_sys::fuzz_target!(init: targets::spare_guarded_panics(), |data: &[u8]| targets::wav(data));

@@ -13,7 +13,7 @@ use crate::opened::{Opened, Skipped};
 use crate::shown::shown;
 use crate::sidecar::read_json;
 use crate::tensor::{Entry, TensorInfo};
-use crate::{ModelKind, burnpack, hub, safetensors, torch};
+use crate::{ModelKind, burnpack, gguf, hub, safetensors, torch};
 
 /// How to open a checkpoint.
 #[derive(Debug, Clone, Default)]
@@ -203,6 +203,11 @@ impl Checkpoint {
                 reason: "a sidecar is named by its file name alone".into(),
             });
         }
+        // What a GGUF file says of itself counts more than what happens to lie beside it: such files are
+        // moved about alone.
+        if let (Format::Gguf, Some(own)) = (self.opened.format, self.opened.sidecars.get(file)) {
+            return Ok(Some(own.clone()));
+        }
         for folder in &self.folders {
             match read_json(&folder.join(file)) {
                 Err(CheckpointError::NotFound { .. }) => {}
@@ -291,6 +296,7 @@ fn open_file(path: &Path, key: Option<&str>) -> Result<Opened, CheckpointError> 
     match format::detect(&map)? {
         Format::Safetensors | Format::SafetensorsSharded => safetensors::open(&map),
         Format::Burnpack => burnpack::open(&map),
+        Format::Gguf => gguf::open(&map),
         torch => torch::open(&map, torch, key),
     }
 }

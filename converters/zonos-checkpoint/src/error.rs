@@ -64,7 +64,7 @@ pub enum CheckpointError {
     },
     /// None of the known formats.
     #[error(
-        "{path}: not a checkpoint this program knows ({found}); expected .pth/.pt, .safetensors or .bpk"
+        "{path}: not a checkpoint this program knows ({found}); expected .pth/.pt, .safetensors, .gguf or .bpk"
     )]
     Unrecognised {
         /// The file.
@@ -146,6 +146,9 @@ pub enum CheckpointError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A GGUF file is damaged, or of a kind that is not read.
+    #[error(transparent)]
+    Gguf(#[from] zonos_gguf::GgufError),
     /// A `hub:` reference could not be resolved.
     #[error("{}", shown(.0))]
     Hub(String),

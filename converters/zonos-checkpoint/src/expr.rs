@@ -6,6 +6,7 @@ use burn::tensor::{Bytes, DType, TensorData};
 
 use crate::tensor::{Entry, aligned, row_major};
 use crate::{Checkpoint, CheckpointError};
+use zonos_gguf::GgmlType;
 
 /// A tensor computed from file tensors; always of one dtype.
 #[derive(Debug, Clone)]
@@ -28,6 +29,37 @@ pub(crate) enum Expr {
     Transpose(Box<Expr>, usize, usize),
 }
 
+/// What an expression is computed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Values; those of quantised blocks are decoded.
+    Values,
+    /// Rows of quantised blocks as bytes: the last axis counts bytes.
+    Blocks,
+}
+
+impl View {
+    fn signature(self, entry: &Entry) -> Result<Signature, String> {
+        match self {
+            Self::Values => Ok(Signature {
+                shape: entry.info.shape.clone(),
+                dtype: entry.info.dtype,
+            }),
+            Self::Blocks => Ok(Signature {
+                shape: entry.block_shape().ok_or("it has no blocks")?,
+                dtype: DType::U8,
+            }),
+        }
+    }
+
+    fn data(self, entry: &Entry) -> Result<TensorData, CheckpointError> {
+        match self {
+            Self::Values => entry.data(),
+            Self::Blocks => entry.block_rows(),
+        }
+    }
+}
+
 /// Shape and dtype of an expression, known without reading values.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Signature {
@@ -38,34 +70,35 @@ pub(crate) struct Signature {
 impl Expr {
     /// Checks that the parts fit together; the error is the reason.
     pub(crate) fn signature(&self, entries: &[Entry]) -> Result<Signature, String> {
+        self.signature_in(entries, View::Values)
+    }
+
+    fn signature_in(&self, entries: &[Entry], view: View) -> Result<Signature, String> {
         match self {
-            Self::File(i) => Ok(Signature {
-                shape: entries[*i].info.shape.clone(),
-                dtype: entries[*i].info.dtype,
-            }),
+            Self::File(i) => view.signature(&entries[*i]),
             Self::Stack(parts) => {
-                let mut first = same(parts, entries, None)?;
+                let mut first = same(parts, entries, view, None)?;
                 first.shape.insert(0, parts.len());
                 Ok(first)
             }
             Self::Concat(parts, axis) => {
-                let mut first = same(parts, entries, Some(*axis))?;
+                let mut first = same(parts, entries, view, Some(*axis))?;
                 let mut total = 0usize;
                 for part in parts {
-                    let length = part.signature(entries)?.shape[*axis];
+                    let length = part.signature_in(entries, view)?.shape[*axis];
                     total = total.checked_add(length).ok_or("the sizes overflow")?;
                 }
                 first.shape[*axis] = total;
                 Ok(first)
             }
             Self::Interleave(parts, axis) => {
-                let mut first = same(&parts[..], entries, None)?;
+                let mut first = same(&parts[..], entries, view, None)?;
                 let length = first.shape.get_mut(*axis).ok_or("it has too few axes")?;
                 *length = length.checked_mul(2).ok_or("the sizes overflow")?;
                 Ok(first)
             }
             Self::InterleaveHalves(of, axis) => {
-                let inner = of.signature(entries)?;
+                let inner = of.signature_in(entries, view)?;
                 match inner.shape.get(*axis) {
                     Some(n) if n.is_multiple_of(2) => Ok(inner),
                     _ => Err(format!(
@@ -80,7 +113,7 @@ impl Expr {
                 start,
                 len,
             } => {
-                let mut inner = of.signature(entries)?;
+                let mut inner = of.signature_in(entries, view)?;
                 match inner.shape.get_mut(*axis) {
                     Some(n) if start.checked_add(*len).is_some_and(|end| end <= *n) => *n = *len,
                     _ => {
@@ -93,7 +126,7 @@ impl Expr {
                 Ok(inner)
             }
             Self::Transpose(of, a, b) => {
-                let mut inner = of.signature(entries)?;
+                let mut inner = of.signature_in(entries, view)?;
                 if *a >= inner.shape.len() || *b >= inner.shape.len() {
                     return Err(format!("shape {:?} has no axes {a} and {b}", inner.shape));
                 }
@@ -159,30 +192,70 @@ impl Expr {
         }
     }
 
+    /// The block format of all its sources, when they share one and no row is taken apart.
+    pub(crate) fn blocks(&self, entries: &[Entry]) -> Option<GgmlType> {
+        let mut sources = Vec::new();
+        self.sources(&mut sources);
+        let mut types = sources.into_iter().map(|i| entries[i].info.blocks);
+        let first = types.next()??;
+        (types.all(|t| t == Some(first)) && self.keeps_rows(entries)).then_some(first)
+    }
+
+    /// Whether rows, the last axis of each source, stay what they are.
+    fn keeps_rows(&self, entries: &[Entry]) -> bool {
+        let last = |axis: usize, of: &Self| axis + 1 >= of.rank(entries);
+        match self {
+            Self::File(i) => !entries[*i].info.shape.is_empty(),
+            Self::Stack(parts) => parts.iter().all(|p| p.keeps_rows(entries)),
+            Self::Concat(parts, axis) => parts
+                .iter()
+                .all(|p| p.keeps_rows(entries) && !last(*axis, p)),
+            Self::Interleave(parts, axis) => parts
+                .iter()
+                .all(|p| p.keeps_rows(entries) && !last(*axis, p)),
+            Self::InterleaveHalves(of, axis) | Self::Slice { of, axis, .. } => {
+                of.keeps_rows(entries) && !last(*axis, of)
+            }
+            Self::Transpose(of, a, b) => {
+                of.keeps_rows(entries) && !last(*a, of) && !last(*b, of)
+            }
+        }
+    }
+
+    /// Rows of blocks, U8 `[.., bytes of a row]`; for expressions with [`Expr::blocks`]. A plain file
+    /// tensor stays a view of the mapping.
+    pub(crate) fn eval_blocks(&self, checkpoint: &Checkpoint) -> Result<TensorData, CheckpointError> {
+        self.eval_in(checkpoint, View::Blocks)
+    }
+
     /// The values in the file's dtype; a plain file tensor stays a view of the mapping.
     pub(crate) fn eval(&self, checkpoint: &Checkpoint) -> Result<TensorData, CheckpointError> {
+        self.eval_in(checkpoint, View::Values)
+    }
+
+    fn eval_in(&self, checkpoint: &Checkpoint, view: View) -> Result<TensorData, CheckpointError> {
         let entries = checkpoint.entries();
         let signature = |e: &Self| {
-            e.signature(entries)
+            e.signature_in(entries, view)
                 .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason))
         };
         let out = signature(self)?;
         let width = out.dtype.size();
         let done = match self {
-            Self::File(i) => return entries[*i].data(),
+            Self::File(i) => return view.data(&entries[*i]),
             Self::Stack(parts) => {
-                let bytes = fill(parts, 1, &out, checkpoint)?;
+                let bytes = fill(parts, 1, &out, checkpoint, view)?;
                 TensorData::try_from_bytes(bytes, out.shape, out.dtype)
             }
             Self::Concat(parts, axis) => {
                 let outer = out.shape[..*axis].iter().product::<usize>();
-                let bytes = fill(parts, outer, &out, checkpoint)?;
+                let bytes = fill(parts, outer, &out, checkpoint, view)?;
                 TensorData::try_from_bytes(bytes, out.shape, out.dtype)
             }
             Self::Interleave(parts, axis) => {
                 let [even, odd] = &**parts;
-                let even = even.eval(checkpoint)?;
-                let odd = odd.eval(checkpoint)?;
+                let even = even.eval_in(checkpoint, view)?;
+                let odd = odd.eval_in(checkpoint, view)?;
                 let run = out.shape[axis + 1..].iter().product::<usize>() * width;
                 let bytes = aligned(even.bytes().len() * 2, width, |target| {
                     if run > 0 {
@@ -199,7 +272,7 @@ impl Expr {
                 TensorData::try_from_bytes(bytes, out.shape, out.dtype)
             }
             Self::InterleaveHalves(of, axis) => {
-                let data = of.eval(checkpoint)?;
+                let data = of.eval_in(checkpoint, view)?;
                 let run = out.shape[axis + 1..].iter().product::<usize>() * width;
                 let half = out.shape[*axis] / 2 * run;
                 let source: &[u8] = data.bytes();
@@ -226,11 +299,11 @@ impl Expr {
                 len,
             } => {
                 let whole = signature(of)?;
-                return slice(of.eval(checkpoint)?, &whole.shape, *axis, *start, *len)
+                return slice(of.eval_in(checkpoint, view)?, &whole.shape, *axis, *start, *len)
                     .map_err(|reason| CheckpointError::malformed(checkpoint.path(), reason));
             }
             Self::Transpose(of, a, b) => {
-                let data = of.eval(checkpoint)?;
+                let data = of.eval_in(checkpoint, view)?;
                 let inner = signature(of)?;
                 let mut strides = row_major(&inner.shape);
                 strides.swap(*a, *b);
@@ -262,6 +335,7 @@ fn fill(
     outer: usize,
     out: &Signature,
     checkpoint: &Checkpoint,
+    view: View,
 ) -> Result<Bytes, CheckpointError> {
     let width = out.dtype.size();
     let total = out.shape.iter().product::<usize>() * width;
@@ -271,7 +345,7 @@ fn fill(
         let mut at = 0;
         for part in parts {
             // One part at a time: each is dropped before the next is read.
-            let data = match part.eval(checkpoint) {
+            let data = match part.eval_in(checkpoint, view) {
                 Ok(data) => data,
                 Err(e) => {
                     failed = Some(e);
@@ -323,18 +397,23 @@ pub(crate) fn slice(
 }
 
 /// The common signature of `parts`; shapes may differ along `free`.
-fn same(parts: &[Expr], entries: &[Entry], free: Option<usize>) -> Result<Signature, String> {
+fn same(
+    parts: &[Expr],
+    entries: &[Entry],
+    view: View,
+    free: Option<usize>,
+) -> Result<Signature, String> {
     let first = parts
         .first()
         .ok_or("nothing to put together")?
-        .signature(entries)?;
+        .signature_in(entries, view)?;
     if let Some(axis) = free
         && axis >= first.shape.len()
     {
         return Err(format!("shape {:?} has no axis {axis}", first.shape));
     }
     for part in &parts[1..] {
-        let other = part.signature(entries)?;
+        let other = part.signature_in(entries, view)?;
         let agree = other.shape.len() == first.shape.len()
             && (0..first.shape.len()).all(|i| Some(i) == free || other.shape[i] == first.shape[i]);
         if !agree || other.dtype != first.dtype {

@@ -23,6 +23,8 @@ pub enum Format {
     SafetensorsSharded,
     /// Burn's own `.bpk` container.
     Burnpack,
+    /// GGUF, the container of ggml.
+    Gguf,
 }
 
 impl fmt::Display for Format {
@@ -34,6 +36,7 @@ impl fmt::Display for Format {
             Self::Safetensors => "safetensors",
             Self::SafetensorsSharded => "safetensors (sharded)",
             Self::Burnpack => "burnpack",
+            Self::Gguf => "GGUF",
         })
     }
 }
@@ -59,10 +62,7 @@ pub(crate) fn detect(file: &MappedFile) -> Result<Format, CheckpointError> {
         return Ok(Format::Burnpack);
     }
     if head.starts_with(b"GGUF") {
-        return Err(CheckpointError::unsupported(
-            path,
-            "a GGUF file; GGUF is not supported in this version, use the .pth or .safetensors file of the same model",
-        ));
+        return Ok(Format::Gguf);
     }
     if head.get(257..262) == Some(b"ustar") {
         return Ok(Format::TorchTar);

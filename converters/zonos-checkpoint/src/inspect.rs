@@ -90,7 +90,7 @@ pub fn inspect(checkpoint: &Checkpoint, check_values: bool) -> Result<Inspection
     let mut bad = Vec::new();
     for entry in checkpoint.entries() {
         let info = &entry.info;
-        let dtype = format!("{:?}", info.dtype);
+        let dtype = info.type_name();
         let total = dtypes.entry(dtype.clone()).or_default();
         total.tensors += 1;
         total.bytes += info.bytes;

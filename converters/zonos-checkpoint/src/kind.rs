@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Checkpoint;
+use crate::{Checkpoint, Format};
 
 /// The models of this project, as told from tensor names and metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
@@ -35,6 +35,14 @@ impl ModelKind {
             match metadata["kind"].as_str() {
                 Some("decoder") => return Self::ZacDecoder,
                 Some("encoder") => return Self::ZacEncoder,
+                _ => {}
+            }
+        }
+        if checkpoint.format() == Format::Gguf {
+            match metadata["general.architecture"].as_str() {
+                Some("zonos2") => return Self::Zonos2,
+                Some("dac") => return Self::Dac,
+                Some("ecapa-tdnn") => return Self::Ecapa,
                 _ => {}
             }
         }

@@ -1,8 +1,8 @@
 //! Checkpoints: opened lazily, matched against a model by name, converted.
 //!
 //! A checkpoint is a set of named tensors with some plain values beside them. People have them as
-//! `.pth` files in three containers, as `.safetensors` files alone or in shards, as Burn's `.bpk`,
-//! and as a hub id; [`Checkpoint::open`] takes any of these and tells them apart by content, not by
+//! `.pth` files in three containers, as `.safetensors` files alone or in shards, as `.gguf`, as Burn's
+//! `.bpk`, and as a hub id; [`Checkpoint::open`] takes any of these and tells them apart by content, not by
 //! ending. What follows is the same for all:
 //!
 //! 1. **Open.** Only headers are read: names, dtypes, shapes and file offsets. The files are mapped
@@ -53,6 +53,7 @@ mod convert;
 mod error;
 mod expr;
 mod format;
+mod gguf;
 pub mod hub;
 mod inspect;
 mod kind;
@@ -75,12 +76,15 @@ pub use compose::{Part, compose};
 pub use convert::{ConvertProgress, convert, convert_until, convert_with};
 pub use error::CheckpointError;
 pub use format::Format;
+pub use gguf::{GgufFields, SIDECAR_PREFIX};
 pub use inspect::{DtypeTotal, FileSize, Inspection, TensorRow, inspect};
 pub use kind::ModelKind;
 pub use load::{
-    DTypePolicy, LoadError, LoadOptions, Loader, SpecKind, TensorSpec, WeightNormPolicy,
+    DTypePolicy, LoadError, LoadOptions, Loader, SpecKind, StoredWeight, TensorSpec,
+    WeightNormPolicy,
     WeightNormed, plan,
 };
+pub use mapped::FileBytes;
 pub use namemap::NameMap;
 pub use opened::Skipped;
 pub use report::{

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
+use burn::tensor::{Bytes, DType, Device, Int, Tensor, TensorData};
+use zonos_gguf::GgmlType;
 
 use crate::expr::{self, Expr};
 use crate::namemap::{Item, NameMap};
@@ -237,6 +238,20 @@ impl<const D: usize> WeightNormed<D> {
     }
 }
 
+/// A weight matrix as [`Loader::stored_weight`] found it.
+#[derive(Debug, Clone)]
+pub enum StoredWeight<const D: usize> {
+    /// Numbers: F32, F16 or BF16.
+    Dense(Tensor<D>),
+    /// Quantised rows.
+    Blocks {
+        /// U8, `[.., bytes of a row]`.
+        rows: Tensor<D, Int>,
+        /// Their format.
+        blocks: GgmlType,
+    },
+}
+
 /// A matched model tensor.
 #[derive(Debug, Clone)]
 struct Slot {
@@ -455,9 +470,9 @@ fn fit(
                 found: signature.shape,
             });
         }
-        Some((from, signature.dtype))
+        Some((from, format!("{:?}", signature.dtype)))
     };
-    let (from, dtype) = match &source {
+    let (from, mut dtype) = match &source {
         Source::Plain(e) => check(e, &spec.name, &spec.shape, spec.loose_ones)?,
         Source::Factored { g, v } => {
             let (mut from, dtype) = check(
@@ -476,11 +491,16 @@ fn fit(
     if !ok {
         return None;
     }
+    if let Source::Plain(e) = &source
+        && let Some(blocks) = e.blocks(entries)
+    {
+        dtype = blocks.to_string();
+    }
     report.matched.push(Matched {
         name: spec.name.clone(),
         from,
         shape: spec.shape.clone(),
-        dtype: format!("{dtype:?}"),
+        dtype,
     });
     Some(Slot {
         shape: spec.shape.clone(),
@@ -638,6 +658,46 @@ impl<'a> Loader<'a> {
         } else {
             self.as_f32(name, part)
         }
+    }
+
+    /// A weight matrix as the device will read it: quantised rows as the file has them where `packed`
+    /// says that the device multiplies by them and the policy is [`DTypePolicy::Keep`], a tensor by the
+    /// dtype policy otherwise. Decoded values become F16 on other devices that compute with it (half
+    /// the memory; far finer than the blocks they come from), F32 elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`Loader::tensor`].
+    pub fn stored_weight<const D: usize>(
+        &self,
+        name: &str,
+        packed: bool,
+    ) -> Result<StoredWeight<D>, LoadError> {
+        let slot = self.slot(name)?;
+        let entries = self.checkpoint.entries();
+        let blocks = match &slot.source {
+            Source::Plain(expr) => expr.blocks(entries).map(|blocks| (expr, blocks)),
+            Source::Factored { .. } => None,
+        };
+        let Some((expr, blocks)) = blocks.filter(|_| self.options.dtype == DTypePolicy::Keep)
+        else {
+            return Ok(StoredWeight::Dense(self.tensor(name)?));
+        };
+        if packed {
+            let rows = expr.eval_blocks(self.checkpoint)?;
+            if rows.shape().len() != D {
+                return Err(self.rank(name, &slot.shape, format!("{D} axes")));
+            }
+            return Ok(StoredWeight::Blocks {
+                rows: Tensor::from_data(rows, (&self.device, DType::U8)),
+                blocks,
+            });
+        }
+        let mut data = self.stored(name)?;
+        if self.keeps_f16 {
+            data = data.convert_dtype(DType::F16);
+        }
+        Ok(StoredWeight::Dense(self.upload(name, data)?))
     }
 
     /// Weight `name` by the weight-norm policy: folded, or in its factors when the file has them

@@ -59,6 +59,36 @@ impl MappedFile {
     }
 }
 
+/// A whole file in memory without being read: a mapping, for readers of other formats than checkpoints.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("a.bin");
+/// std::fs::write(&path, b"abc")?;
+/// let file = zonos_checkpoint::FileBytes::open(&path)?;
+/// assert_eq!(file.as_ref(), b"abc");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FileBytes(bytes::Bytes);
+
+impl FileBytes {
+    /// Maps `path`.
+    ///
+    /// # Errors
+    ///
+    /// The file is empty, no regular one, or cannot be opened.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        Ok(Self(MappedFile::open(path.as_ref())?.shared()))
+    }
+}
+
+impl AsRef<[u8]> for FileBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// Opens `path` for reading if it is a regular file. The question comes first: opening a pipe waits
 /// for a writer.
 pub(crate) fn open_regular(path: &Path) -> Result<File, CheckpointError> {

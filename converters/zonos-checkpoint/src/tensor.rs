@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, DType, TensorData};
+use rayon::prelude::*;
+use zonos_gguf::GgmlType;
+use zonos_gguf::blocks::dequantize_row;
 
 use crate::CheckpointError;
 use crate::mapped::MappedFile;
@@ -18,11 +21,13 @@ const MAX_EXPANDED: u64 = 1 << 30;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// Element type in the file.
+    /// Element type in the file; of block-quantised values F32, which they are read as.
     pub dtype: DType,
+    /// The block format of quantised values (GGUF); `None` where elements stand one by one.
+    pub blocks: Option<GgmlType>,
     /// Extents, outermost first; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Bytes of the values, row-major without gaps.
+    /// Bytes of the values as the file has them, row-major without gaps.
     pub bytes: u64,
     /// The file that holds the values.
     pub file: Arc<Path>,
@@ -30,6 +35,16 @@ pub struct TensorInfo {
     pub offset: u64,
     /// Whether the file holds the values row-major without gaps (else they are gathered when read).
     pub contiguous: bool,
+}
+
+impl TensorInfo {
+    /// The name of the stored type: `F32`, `BF16`, `Q4_K`.
+    pub fn type_name(&self) -> String {
+        match self.blocks {
+            Some(blocks) => blocks.to_string(),
+            None => format!("{:?}", self.dtype),
+        }
+    }
 }
 
 /// A named tensor and the mapping that holds it.
@@ -135,6 +150,7 @@ impl Entry {
             name,
             info: TensorInfo {
                 dtype,
+                blocks: None,
                 shape,
                 bytes: bytes as u64,
                 file: map.shared_path(),
@@ -144,6 +160,19 @@ impl Entry {
             map,
             strides,
         })
+    }
+
+    /// An entry of rows of quantised blocks, whose byte length the reader has checked.
+    pub(crate) fn blocks(
+        name: String,
+        map: Arc<MappedFile>,
+        range: Range<usize>,
+        blocks: GgmlType,
+        shape: Vec<usize>,
+    ) -> Self {
+        let mut entry = Self::opaque(name, map, range, DType::F32, shape);
+        entry.info.blocks = Some(blocks);
+        entry
     }
 
     /// An entry whose byte length does not follow from its shape (Burn's quantised tensors).
@@ -158,6 +187,7 @@ impl Entry {
             name,
             info: TensorInfo {
                 dtype,
+                blocks: None,
                 shape,
                 bytes: (range.end - range.start) as u64,
                 file: map.shared_path(),
@@ -170,9 +200,14 @@ impl Entry {
     }
 
     /// The values in the file's dtype: a view of the mapping where the file is row-major and aligned
-    /// for the dtype, a copy otherwise.
+    /// for the dtype, a copy otherwise. Blocks are decoded.
     pub(crate) fn data(&self) -> Result<TensorData, CheckpointError> {
         let info = &self.info;
+        if let Some(blocks) = info.blocks {
+            let values = self.decode(blocks)?;
+            return TensorData::try_from_bytes(values, info.shape.clone(), info.dtype)
+                .map_err(|e| self.error(&e.to_string()));
+        }
         let bytes = match &self.strides {
             None => {
                 let start = info.offset as usize;
@@ -186,6 +221,39 @@ impl Entry {
         };
         TensorData::try_from_bytes(bytes, info.shape.clone(), info.dtype)
             .map_err(|e| self.error(&e.to_string()))
+    }
+
+    /// The bytes of block-quantised rows where they lie, `[.., bytes of a row]`.
+    pub(crate) fn block_rows(&self) -> Result<TensorData, CheckpointError> {
+        let start = self.info.offset as usize;
+        let view = self.map.slice(start..start + self.info.bytes as usize);
+        let view = view.ok_or_else(|| self.error("lies outside its file"))?;
+        let bytes = Bytes::from_shared(view, AllocationProperty::File);
+        let shape = self
+            .block_shape()
+            .ok_or_else(|| self.error("has no blocks"))?;
+        TensorData::try_from_bytes(bytes, shape, DType::U8).map_err(|e| self.error(&e.to_string()))
+    }
+
+    /// The shape of [`Entry::block_rows`].
+    pub(crate) fn block_shape(&self) -> Option<Vec<usize>> {
+        let mut shape = self.info.shape.clone();
+        let row = shape.last_mut()?;
+        *row = usize::try_from(self.info.blocks?.bytes_for(*row as u64)?).ok()?;
+        Some(shape)
+    }
+
+    fn decode(&self, blocks: GgmlType) -> Result<Bytes, CheckpointError> {
+        let rows = self.block_rows()?;
+        let row = self.info.shape.last().copied().unwrap_or(1).max(1);
+        let row_bytes = rows.shape().last().copied().unwrap_or(1).max(1);
+        let mut values = vec![0.0f32; self.info.shape.iter().product()];
+        values
+            .par_chunks_mut(row)
+            .zip(rows.bytes().par_chunks(row_bytes))
+            .try_for_each(|(to, from)| dequantize_row(blocks, from, to))
+            .map_err(|e| self.error(&e.to_string()))?;
+        Ok(Bytes::from_elems(values))
     }
 
     fn error(&self, reason: &str) -> CheckpointError {

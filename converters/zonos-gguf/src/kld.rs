@@ -1,6 +1,7 @@
 //! The base file of a KL comparison, `Z2KLDIV2` (`gguf.md` 7), and the numbers of the report
 //! (`zonos2.md` 10.2).
 
+use std::fmt;
 use std::io::Write;
 
 use crate::shown::shown;
@@ -32,6 +33,17 @@ pub struct KldShape {
     pub vocabulary: u32,
     /// The audio id that stands for nothing; never an event's label.
     pub pad: u32,
+}
+
+impl fmt::Display for KldShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            codebooks,
+            vocabulary,
+            pad,
+        } = self;
+        write!(f, "{codebooks} codebooks of {vocabulary} ids, pad {pad}")
+    }
 }
 
 /// A teacher-forced sequence.
@@ -174,10 +186,17 @@ impl<B: AsRef<[u8]>> KldBase<B> {
                 u128::from(rows) * width,
                 &format!("the ids of sequence {i}"),
             )?;
-            let ids: Option<Vec<i32>> = ids.map(whole_number).collect();
-            let Some(ids) = ids else {
-                return Err(wrong(file, format!("sequence {i}: an id is no number")));
+            let width = shape.codebooks as usize + 1;
+            let number = |(at, v): (usize, f32)| {
+                whole_number(v).ok_or_else(|| {
+                    let (row, column) = (at / width, at % width);
+                    wrong(
+                        file,
+                        format!("sequence {i}, row {row}, column {column}: the id is {v}"),
+                    )
+                })
             };
+            let ids: Vec<i32> = ids.enumerate().map(number).collect::<Result<_, _>>()?;
             let voice = c.floats(length.into(), &format!("the voice of sequence {i}"))?;
             let voice = (length > 0).then(|| (voice.collect(), position as u32));
             found.extend(events(shape, i, &ids));

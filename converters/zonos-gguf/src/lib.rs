@@ -6,7 +6,7 @@
 //!   quantiser, bit for bit as ggml's portable build does it.
 //! - [`Policy`] says which type each tensor of a ZONOS2 file gets, [`quantize_file`] applies it.
 //! - [`Imatrix`], [`kld`] and [`manifest`] are the files around a quantised model: importance,
-//!   reference log-probabilities, the list of an evaluation corpus.
+//!   reference log-probabilities, the list of an evaluation corpus. [`Perplexity`] needs none.
 //!
 //! Facts are those of the GGUF specification of ggml (commit 3af5f57). Arithmetic is f32, one
 //! rounding an operation, sums from left to right, so results are the same on every machine.
@@ -18,6 +18,8 @@ mod imatrix;
 pub mod kld;
 pub mod manifest;
 mod numeric;
+mod overlay;
+mod perplexity;
 mod policy;
 mod quantize;
 mod search;
@@ -30,7 +32,10 @@ pub use container::{
 };
 pub use ggml_type::{GgmlType, UnknownType};
 pub use imatrix::{Imatrix, ImatrixEntry, ImatrixError};
+pub use perplexity::Perplexity;
+pub use overlay::overlay;
 pub use policy::Policy;
 pub use quantize::{
-    Progress, QuantizeError, QuantizeReport, Sink, convert_rows, convert_tensor, quantize_file,
+    FromFile, InMemory, Pieces, Progress, QuantizeError, QuantizeReport, Sink, convert_rows,
+    convert_tensor, quantize_file, quantize_pieces,
 };

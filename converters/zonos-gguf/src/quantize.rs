@@ -1,6 +1,6 @@
 //! Converting tensors and files between types: by rows, on all cores, in bounded memory.
 
-use std::io::Write;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 
 use rayon::prelude::*;
@@ -146,22 +146,82 @@ fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, Bl
 /// Takes the next encoded bytes, and how many bytes of the source they came from; may ask for the end.
 pub type Sink<'a> = dyn FnMut(&[u8], u64) -> Result<ControlFlow<()>, GgufError> + 'a;
 
+/// Where the tensors of a file are read from, piece by piece.
+///
+/// [`InMemory`] hands out slices of bytes that are there. [`FromFile`] reads into a buffer: of a file that
+/// was mapped, all pages that are touched count as memory of the process.
+pub trait Pieces {
+    /// `length` bytes from byte `start` of the file on.
+    ///
+    /// # Errors
+    /// What the system says; bytes past the end.
+    fn piece(&mut self, start: u64, length: usize) -> io::Result<&[u8]>;
+}
+
+/// A file whose bytes are in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct InMemory<'a>(pub &'a [u8]);
+
+impl Pieces for InMemory<'_> {
+    fn piece(&mut self, start: u64, length: usize) -> io::Result<&[u8]> {
+        let start = usize::try_from(start).ok();
+        let range = start.and_then(|start| Some(start..start.checked_add(length)?));
+        let piece = range.and_then(|range| self.0.get(range));
+        piece.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// A file that is read.
+#[derive(Debug)]
+pub struct FromFile<R> {
+    file: R,
+    buffer: Vec<u8>,
+}
+
+impl<R: Read + Seek> FromFile<R> {
+    /// Reads from `file`, wherever it stands.
+    pub fn new(file: R) -> Self {
+        Self {
+            file,
+            buffer: Vec::new(),
+        }
+    }
+}
+
+impl<R: Read + Seek> Pieces for FromFile<R> {
+    fn piece(&mut self, start: u64, length: usize) -> io::Result<&[u8]> {
+        self.buffer.resize(length, 0);
+        self.file.seek(SeekFrom::Start(start))?;
+        self.file.read_exact(&mut self.buffer)?;
+        Ok(&self.buffer)
+    }
+}
+
 /// Converts one tensor to type `to` and hands out its bytes in order, some megabytes at a time.
 /// Importances are taken by expert: the index over all dimensions past the second. Returns how many
 /// rows gave a value that is not finite, or none if `sink` asked for the end.
 ///
 /// # Errors
-/// As [`GgufFile::tensor_bytes`] and [`convert_rows`], and whatever `sink` returns.
+/// As [`GgufFile::tensor_bytes`] and [`convert_rows`], and whatever `pieces` and `sink` return.
 pub fn convert_tensor<B: AsRef<[u8]>>(
     source: &GgufFile<B>,
+    pieces: &mut dyn Pieces,
     tensor: &TensorInfo,
     to: GgmlType,
     importance: Option<&crate::ImatrixEntry>,
     sink: &mut Sink<'_>,
 ) -> Result<Option<u64>, QuantizeError> {
-    let bytes = source.tensor_bytes(tensor)?;
+    // The header was checked against the size of the file, so that the tensor lies in it.
+    let length = source.tensor_bytes(tensor)?.len() as u64;
+    let start = source.data_start() + tensor.offset();
+    let unread = |error| GgufError::Io {
+        file: source.file().into(),
+        source: error,
+    };
     if tensor.ggml_type() == to {
-        for part in bytes.chunks(CHUNK_BYTES as usize) {
+        for at in (0..length).step_by(CHUNK_BYTES as usize) {
+            let part = CHUNK_BYTES.min(length - at) as usize;
+            let part = pieces.piece(start + at, part).map_err(unread)?;
             if sink(part, part.len() as u64)?.is_break() {
                 return Ok(None);
             }
@@ -189,10 +249,14 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
     let rows_at_once = (CHUNK_BYTES / to_row).clamp(1, expert_rows);
     let mut out = vec![0u8; (rows_at_once * to_row) as usize];
     let mut bad = 0;
-    for (e, expert) in bytes.chunks((expert_rows * from_row) as usize).enumerate() {
-        let weights = importance.and_then(|entry| entry.expert(e));
-        for part in expert.chunks((rows_at_once * from_row) as usize) {
-            let rows = part.len() as u64 / from_row;
+    let experts = length / (expert_rows * from_row);
+    for e in 0..experts {
+        let weights = importance.and_then(|entry| entry.expert(e as usize));
+        for row in (0..expert_rows).step_by(rows_at_once as usize) {
+            let rows = rows_at_once.min(expert_rows - row);
+            let at = start + (e * expert_rows + row) * from_row;
+            let part = (rows * from_row) as usize;
+            let part = pieces.piece(at, part).map_err(unread)?;
             let out = &mut out[..(rows * to_row) as usize];
             bad +=
                 convert_rows(tensor.ggml_type(), part, row_len, to, weights, out).map_err(wrong)?;
@@ -208,13 +272,38 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
 /// their order, with the types that `policy` gives them. `progress` is called before each part and
 /// may ask for the end.
 ///
-/// Memory: the header and some megabytes, whatever the size of the file. Writing to a temporary file
-/// and renaming it is the caller's.
+/// Writing to a temporary file and renaming it is the caller's.
 ///
 /// # Errors
 /// See [`QuantizeError`].
 pub fn quantize_file<B: AsRef<[u8]>, W: Write>(
     source: &GgufFile<B>,
+    out: W,
+    out_file: &str,
+    policy: &Policy,
+    imatrix: Option<&Imatrix>,
+    progress: &mut dyn FnMut(Progress<'_>) -> ControlFlow<()>,
+) -> Result<(W, QuantizeReport), QuantizeError> {
+    let mut pieces = InMemory(source.bytes());
+    quantize_pieces(
+        source,
+        &mut pieces,
+        out,
+        out_file,
+        policy,
+        imatrix,
+        progress,
+    )
+}
+
+/// As [`quantize_file`], with the tensors read from `pieces` of the same file. Memory: the header and
+/// some tens of megabytes, whatever the size of the file, where that is [`FromFile`].
+///
+/// # Errors
+/// See [`QuantizeError`].
+pub fn quantize_pieces<B: AsRef<[u8]>, W: Write>(
+    source: &GgufFile<B>,
+    pieces: &mut dyn Pieces,
     out: W,
     out_file: &str,
     policy: &Policy,
@@ -273,7 +362,7 @@ pub fn quantize_file<B: AsRef<[u8]>, W: Write>(
             return Err(QuantizeError::Stopped);
         }
         let mut written = 0;
-        let bad = convert_tensor(source, tensor, to, entry, &mut |bytes, read| {
+        let bad = convert_tensor(source, pieces, tensor, to, entry, &mut |bytes, read| {
             writer.write(tensor.name(), bytes)?;
             written += bytes.len() as u64;
             done += read;

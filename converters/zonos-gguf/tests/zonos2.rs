@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 use zonos_gguf::blocks::quantize_row;
 use zonos_gguf::kld::{KldBase, KldWriter};
 use zonos_gguf::{
-    GgmlType, GgufFile, GgufWriter, Imatrix, ImatrixEntry, Metadata, NewTensor, Policy,
-    QuantizeError, Value, quantize_file,
+    FromFile, GgmlType, GgufFile, GgufWriter, Imatrix, ImatrixEntry, Metadata, NewTensor, Policy,
+    QuantizeError, Value, quantize_file, quantize_pieces,
 };
 
 const TENSORS: [(&str, &[u64]); 5] = [
@@ -126,6 +126,24 @@ fn a_file_by_the_policy() {
         ["blk.9.ffn_down_exps.weight", "blk.0.ffn_down_exps.weight"]
     );
     assert!(report.not_finite.is_empty() && report.requantized.is_empty());
+    // Read piece by piece, the file is the same.
+    let mut pieces = FromFile::new(std::io::Cursor::new(&raw));
+    let policy = Policy::recommended(GgmlType::Q4K);
+    let (read, same) = quantize_pieces(
+        &file,
+        &mut pieces,
+        Vec::new(),
+        "o",
+        &policy,
+        Some(&imatrix),
+        &mut go,
+    )
+    .unwrap();
+    assert!(read == out && same == report);
+    // What is not there any more is an error.
+    let mut pieces = FromFile::new(std::io::Cursor::new(&raw[..raw.len() - 1]));
+    let cut = quantize_pieces(&file, &mut pieces, Vec::new(), "o", &policy, None, &mut go);
+    assert!(cut.unwrap_err().to_string().starts_with("m: "));
     assert_eq!(seen.last().unwrap().1, report.bytes_before);
     assert!(seen.is_sorted_by_key(|s| s.1));
 }

@@ -61,7 +61,8 @@ impl DacConfig {
     }
 
     /// Reads the configuration of an opened checkpoint: the package's `metadata.kwargs`, or
-    /// `config.json` of a Hugging Face folder, or else the shapes of the tensors.
+    /// `config.json` of a Hugging Face folder, or the metadata of a GGUF file, or else the shapes of the
+    /// tensors.
     ///
     /// # Errors
     ///
@@ -69,7 +70,9 @@ impl DacConfig {
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, DacError> {
         let kwargs = &checkpoint.metadata()["metadata"]["kwargs"];
         let shapes = Shapes::of(checkpoint);
-        let found = if kwargs.is_object() {
+        let found = if let Some(fields) = crate::gguf::fields(checkpoint) {
+            crate::gguf::config(fields)
+        } else if kwargs.is_object() {
             Self::from_kwargs(kwargs)
         } else {
             match checkpoint.sidecar("config.json")? {

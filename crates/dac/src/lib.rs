@@ -39,6 +39,7 @@ mod config;
 mod encode;
 mod encoder;
 mod error;
+pub mod gguf;
 mod load;
 mod model;
 mod names;

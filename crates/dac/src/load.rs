@@ -15,7 +15,10 @@ use crate::encoder::{Encoder, EncoderBlock};
 use crate::model::{Decoder, DecoderBlock, ResidualUnit};
 use crate::quantizer::{Quantizer, VectorQuantizer};
 use crate::window::{DILATIONS, LAST_TAPS, TAPS};
-use crate::{Dac, DacConfig, DacError, EncoderConfig};
+use crate::{Dac, DacConfig, DacError, EncoderConfig, gguf};
+
+/// The sum of the projections' biases, of files with projected codebooks.
+pub(crate) const PROJECTED_BIAS: &str = "quantizer.bias";
 
 /// How much of a codec to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +76,7 @@ impl Dac {
         let loader = Loader::new(
             checkpoint,
             &name_map(&config, parts),
-            &specs(&config, parts),
+            &specs(checkpoint, &config, parts),
             options,
             device,
         )?;
@@ -94,7 +97,7 @@ impl Dac {
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, DacError> {
         let config = DacConfig::from_checkpoint(checkpoint)?;
         let parts = DacParts::Whole;
-        let (map, specs) = (name_map(&config, parts), specs(&config, parts));
+        let (map, specs) = (name_map(&config, parts), specs(checkpoint, &config, parts));
         Ok(plan(checkpoint, &map, &specs)?)
     }
 }
@@ -112,7 +115,7 @@ const UNIT_LAYERS: [&str; 4] = ["snake1", "conv1", "snake2", "conv2"];
 fn name_map(config: &DacConfig, parts: DacParts) -> NameMap {
     let blocks = config.decoder_rates.len();
     // No layout has names of its own that begin so; `decoder.model.` does not.
-    let mut map = NameMap::new().strip_wrappers();
+    let mut map = gguf::names(NameMap::new().strip_wrappers(), blocks);
     map = match encoder_of(config, parts) {
         Some(encoder) => encoder_names(map, encoder.rates.len()),
         None => map
@@ -171,14 +174,26 @@ fn encoder_names(mut map: NameMap, blocks: usize) -> NameMap {
 }
 
 /// Original names and shapes of everything that is to be loaded.
-fn specs(config: &DacConfig, parts: DacParts) -> Vec<TensorSpec> {
+fn specs(checkpoint: &Checkpoint, config: &DacConfig, parts: DacParts) -> Vec<TensorSpec> {
     let mut specs = Specs(Vec::new());
     let encoder = encoder_of(config, parts);
+    let projected = gguf::fields(checkpoint).is_some();
+    if projected {
+        let bias = TensorSpec::plain(PROJECTED_BIAS, [config.latent_dim]);
+        specs.0.push(bias);
+    }
     if let Some(encoder) = encoder {
         specs.encoder(encoder, config.latent_dim);
     }
     for (q, &dim) in config.codebook_dim.iter().enumerate() {
         let name = format!("quantizer.quantizers.{q}");
+        if projected {
+            specs.0.push(TensorSpec::plain(
+                format!("{name}.table"),
+                [config.codebook_size, config.latent_dim],
+            ));
+            continue;
+        }
         specs.0.push(TensorSpec::plain(
             format!("{name}.codebook.weight"),
             [config.codebook_size, dim],
@@ -207,6 +222,10 @@ fn specs(config: &DacConfig, parts: DacParts) -> Vec<TensorSpec> {
     let channels = config.block_channels(blocks);
     specs.snake(&format!("decoder.model.{}", blocks + 1), channels);
     specs.conv(&format!("decoder.model.{}", blocks + 2), 1, channels, TAPS);
+    if projected {
+        // Biases and alphas come with axes of length 1 at either end.
+        return specs.0.into_iter().map(TensorSpec::loose_ones).collect();
+    }
     specs.0
 }
 
@@ -388,6 +407,15 @@ impl Source<'_> {
     ) -> Result<VectorQuantizer, LoadError> {
         let name = format!("quantizer.quantizers.{q}");
         let dim = config.codebook_dim[q];
+        let table = format!("{name}.table");
+        if self.loader.has(&table) {
+            let table = self.loader.tensor_f32(&table)?;
+            return Ok(VectorQuantizer {
+                codebook: burn::module::Param::from_tensor(table),
+                in_proj: None,
+                out_proj: None,
+            });
+        }
         let codebook = self.tensor(
             &format!("{name}.codebook.weight"),
             [config.codebook_size, dim],
@@ -397,7 +425,13 @@ impl Source<'_> {
             in_proj: encodes
                 .then(|| self.conv(&format!("{name}.in_proj"), dim, config.latent_dim, 1, 1))
                 .transpose()?,
-            out_proj: self.conv(&format!("{name}.out_proj"), config.latent_dim, dim, 1, 1)?,
+            out_proj: Some(self.conv(
+                &format!("{name}.out_proj"),
+                config.latent_dim,
+                dim,
+                1,
+                1,
+            )?),
         })
     }
 
@@ -409,6 +443,12 @@ impl Source<'_> {
         let quantizers = (0..config.n_codebooks).map(|q| self.quantizer(&config, q, encodes));
         let quantizer = Quantizer {
             quantizers: quantizers.collect::<Result<_, _>>()?,
+            bias: self
+                .loader
+                .has(PROJECTED_BIAS)
+                .then(|| self.loader.tensor_f32(PROJECTED_BIAS))
+                .transpose()?
+                .map(burn::module::Param::from_tensor),
         };
         let n = config.decoder_rates.len();
         let blocks = (0..n).map(|i| self.block(&config, i));

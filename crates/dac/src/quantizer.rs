@@ -15,17 +15,20 @@ use zonos_nn::{Conv1d, Edges, Tap};
 pub struct Quantizer {
     /// One a codebook.
     pub quantizers: Vec<VectorQuantizer>,
+    /// `[latent]`: the sum of all projections' biases, of files that hold projected codebooks.
+    pub bias: Option<Param<Tensor<1>>>,
 }
 
 /// One codebook and its projections from and to the latents.
 #[derive(Module, Debug)]
 pub struct VectorQuantizer {
-    /// `[entries, code dim]`, used as stored; normalised in the search alone.
+    /// `[entries, code dim]`, used as stored; normalised in the search alone. `[entries, latent]`, the
+    /// projection applied, where there is no `out_proj`.
     pub codebook: Param<Tensor<2>>,
     /// One tap, `[code dim, latent, 1]`; there when the encoder is.
     pub in_proj: Option<Conv1d>,
-    /// One tap, `[latent, code dim, 1]`.
-    pub out_proj: Conv1d,
+    /// One tap, `[latent, code dim, 1]`; absent from files that hold projected codebooks.
+    pub out_proj: Option<Conv1d>,
 }
 
 /// What quantising gives.
@@ -75,6 +78,16 @@ impl VectorQuantizer {
         )
     }
 
+    /// What a row stands for: `rows [batch, code dim, frames]` -> `[batch, latent, frames]`, added to
+    /// `sum`.
+    fn project(&self, rows: Tensor<3>, sum: Option<Tensor<3>>) -> Tensor<3> {
+        match (&self.out_proj, sum) {
+            (Some(projection), sum) => projection.forward(rows, None, sum, Edges::WHOLE),
+            (None, Some(sum)) => sum + rows,
+            (None, None) => rows,
+        }
+    }
+
     /// Rows of the codebook as stored, `code [batch, frames]` -> `[batch, code dim, frames]`.
     fn rows(&self, code: Tensor<2, Int>) -> Tensor<3> {
         let [batch, frames] = code.dims();
@@ -89,16 +102,21 @@ impl VectorQuantizer {
 
 impl Quantizer {
     /// `codes [batch, codebooks, frames]` -> `[batch, latent, frames]`. With fewer codebooks than the
-    /// model has, the sum of those given.
+    /// model has, the sum of those given (and the whole [`Quantizer::bias`], which cannot be taken
+    /// apart).
     pub fn from_codes(&self, codes: Tensor<3, Int>) -> Tensor<3> {
         let [batch, codebooks, frames] = codes.dims();
         let mut sum = None;
         for (q, quantizer) in self.quantizers.iter().take(codebooks).enumerate() {
             let code = codes.clone().narrow(1, q, 1).reshape([batch, frames]);
             let rows = quantizer.rows(code);
-            sum = Some(quantizer.out_proj.forward(rows, None, sum, Edges::WHOLE));
+            sum = Some(quantizer.project(rows, sum));
         }
-        sum.expect("codes have at least one codebook")
+        let sum: Tensor<3> = sum.expect("codes have at least one codebook");
+        match &self.bias {
+            Some(bias) => sum + bias.val().unsqueeze_dims(&[0, 2]),
+            None => sum,
+        }
     }
 
     /// Codes `z [batch, latent, frames]` by the first `codebooks` codebooks, each taking the row of
@@ -128,9 +146,7 @@ impl Quantizer {
             let c = quantizer.rows(code.clone().squeeze_dim(1));
             // The row's value, bit for bit, with the gradient of what was looked for.
             let through = c.clone().detach() + (e.clone() - fixed);
-            let o = quantizer
-                .out_proj
-                .forward(through, None, None, Edges::WHOLE);
+            let o = quantizer.project(through, None);
             left = left - o.clone();
             sum = Some(match sum {
                 Some(sum) => sum + o,
@@ -182,7 +198,7 @@ mod tests {
         VectorQuantizer {
             codebook: Param::from_tensor(codebook),
             in_proj: Some(identity()),
-            out_proj: identity(),
+            out_proj: Some(identity()),
         }
     }
 
@@ -203,6 +219,7 @@ mod tests {
         let rows = [[0.0, 0.0], [1.0, 0.0], [4.0, 0.0], [0.0, 2.0], [0.0, -0.5]];
         let quantizer = Quantizer {
             quantizers: vec![quantizer(&rows)],
+            bias: None,
         };
         // Frames (3, 0.1), (0.1, 9), (0.2, -0.7).
         let z = Tensor::<3>::from_data([[[3.0f32, 0.1, 0.2], [0.1, 9.0, -0.7]]], &Device::flex());
@@ -217,6 +234,7 @@ mod tests {
                 quantizer(&[[1.0, 0.0], [0.0, 1.0]]),
                 quantizer(&[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]),
             ],
+            bias: None,
         };
         let z = || Tensor::<3>::from_data([[[0.5f32], [0.1]]], &Device::flex());
         // (0.5, 0.1) - (1, 0) points to the left.

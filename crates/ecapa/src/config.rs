@@ -76,9 +76,11 @@ impl EcapaConfig {
     ///
     /// [`EcapaError::Config`] names the field; also when the file holds no such encoder at all.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, EcapaError> {
-        let found = match checkpoint.sidecar("config.json")? {
-            Some(json) if json.get("enc_channels").is_some() => Self::from_fields(&json, None),
-            Some(json) if json["speaker_encoder_config"].is_object() => {
+        let of_gguf = crate::gguf::fields(checkpoint).map(crate::gguf::config);
+        let found = match (of_gguf, checkpoint.sidecar("config.json")?) {
+            (Some(found), _) => found,
+            (_, Some(json)) if json.get("enc_channels").is_some() => Self::from_fields(&json, None),
+            (_, Some(json)) if json["speaker_encoder_config"].is_object() => {
                 Self::from_fields(&json["speaker_encoder_config"], Some(Self::library()))
             }
             _ => Self::from_shapes(checkpoint),

@@ -33,6 +33,7 @@
 mod config;
 mod error;
 mod front_end;
+pub mod gguf;
 mod load;
 mod model;
 

@@ -11,7 +11,7 @@ use crate::front_end::FrontEnd;
 use crate::model::{
     AttentiveStatisticsPooling, Block, Conv, Res2Net, SeRes2Net, SqueezeExcitation, Tdnn,
 };
-use crate::{Ecapa, EcapaConfig, EcapaError};
+use crate::{Ecapa, EcapaConfig, EcapaError, gguf};
 
 /// In front of the encoder's names in a checkpoint that holds a whole text-to-speech model.
 pub(crate) const PREFIX: &str = "speaker_encoder.";
@@ -44,7 +44,8 @@ impl Ecapa {
         let config = EcapaConfig::from_checkpoint(checkpoint)?;
         let front_end = FrontEnd::new(&config)?;
         let specs = tensor_specs(&config);
-        let loader = Loader::new(checkpoint, &name_map(), &specs, options, device)?;
+        let map = name_map(checkpoint);
+        let loader = Loader::new(checkpoint, &map, &specs, options, device)?;
         let source = Source {
             loader: &loader,
             device,
@@ -60,12 +61,15 @@ impl Ecapa {
     /// [`EcapaError::Config`] when the file does not even tell the sizes of an encoder.
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, EcapaError> {
         let config = EcapaConfig::from_checkpoint(checkpoint)?;
-        Ok(plan(checkpoint, &name_map(), &tensor_specs(&config))?)
+        Ok(plan(checkpoint, &name_map(checkpoint), &tensor_specs(&config))?)
     }
 }
 
 /// Rules from any file's names to the encoder's own.
-fn name_map() -> NameMap {
+fn name_map(checkpoint: &Checkpoint) -> NameMap {
+    if gguf::fields(checkpoint).is_some() {
+        return gguf::names(NameMap::new());
+    }
     NameMap::new()
         .strip_wrappers()
         // The language model of a text-to-speech checkpoint.

@@ -20,7 +20,8 @@ const STAGE_FROM_WAV: f32 = 1e-3;
 /// Silence lies on the floor of the mel bands, and all its variances on theirs.
 const STAGE_OF_SILENCE: f32 = 5e-3;
 
-const CONTAINERS: [&str; 6] = [
+const CONTAINERS: [&str; 7] = [
+    "tiny/spk-encoder.gguf",
     "tiny/hf",
     "tiny/hf-f32",
     "tiny/qwen",
@@ -161,7 +162,9 @@ fn reports_are_clean_and_configurations_are_the_files() {
         let options = LoadOptions::default();
         let (ecapa, report) = Ecapa::load_with(&checkpoint, &options, &Device::flex()).unwrap();
         for report in [planned, report] {
-            assert!(report.is_clean() && report.ignored.is_empty(), "{report}");
+            // A GGUF file also holds the mel filters and the window, which are computed here.
+            let ignored = if container.ends_with(".gguf") { 2 } else { 0 };
+            assert!(report.is_clean() && report.ignored.len() == ignored, "{report}");
             let blocks = ecapa.config().blocks();
             let scale = ecapa.config().enc_res2net_scale;
             assert_eq!(report.matched.len(), 10 + blocks * 2 * (scale + 3));

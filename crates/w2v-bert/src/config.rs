@@ -4,10 +4,10 @@ mod json;
 mod shapes;
 
 use serde::{Deserialize, Serialize};
-use zonos_checkpoint::Checkpoint;
+use zonos_checkpoint::{Checkpoint, NameMap};
 
 use crate::TeacherError;
-pub(crate) use shapes::prefix;
+pub(crate) use shapes::prefixes;
 
 use json::Fields;
 use shapes::Shapes;
@@ -74,8 +74,21 @@ impl TeacherConfig {
     /// [`TeacherError::Config`] names the field and both sources; also when the file holds no such
     /// model, and when it is another file of ZAC-1.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<(Self, Vec<String>), TeacherError> {
+        Self::from_mapped(checkpoint, &NameMap::new())
+    }
+
+    /// As [`from_checkpoint`](Self::from_checkpoint), of a file with names of its own: `names` has the
+    /// rules to the published ones, which may keep a prefix.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_checkpoint`](Self::from_checkpoint).
+    pub fn from_mapped(
+        checkpoint: &Checkpoint,
+        names: &NameMap,
+    ) -> Result<(Self, Vec<String>), TeacherError> {
         let mut notes = Vec::new();
-        let config = Self::read(checkpoint, &mut notes)
+        let config = Self::read(checkpoint, names, &mut notes)
             .and_then(Self::checked)
             .map_err(|problem| TeacherError::Config {
                 file: checkpoint.path().display().to_string(),
@@ -87,27 +100,33 @@ impl TeacherConfig {
         Ok((config, notes))
     }
 
-    fn read(checkpoint: &Checkpoint, notes: &mut Vec<String>) -> Result<Self, String> {
+    fn read(
+        checkpoint: &Checkpoint,
+        names: &NameMap,
+        notes: &mut Vec<String>,
+    ) -> Result<Self, String> {
         json::check_kind(checkpoint)?;
-        let shapes = Shapes::find(checkpoint)?;
+        let shapes = Shapes::find(checkpoint, names)?;
         let fields = Fields::find(checkpoint)?;
         fields.check_structure()?;
         notes.extend(fields.unknown());
         let released = Self::released();
 
         let [hidden_size, input] = shapes.matrix(PROJECTION)?;
-        fields.agree("hidden_size", hidden_size, PROJECTION)?;
-        fields.agree("feature_projection_input_dim", input, PROJECTION)?;
+        let name = shapes.shown(PROJECTION);
+        fields.agree("hidden_size", hidden_size, &name)?;
+        fields.agree("feature_projection_input_dim", input, &name)?;
         let layers = shapes.layers()?;
         let first = |name: &str| format!("encoder.layers.0.{name}");
         let name = first("ffn1.intermediate_dense.weight");
         let [intermediate_size, _] = shapes.matrix(&name)?;
-        fields.agree("intermediate_size", intermediate_size, &name)?;
+        fields.agree("intermediate_size", intermediate_size, &shapes.shown(&name))?;
         let name = first("conv_module.depthwise_conv.weight");
         let [_, _, taps] = shapes.of(&name)?;
-        fields.agree("conv_depthwise_kernel_size", taps, &name)?;
+        fields.agree("conv_depthwise_kernel_size", taps, &shapes.shown(&name))?;
         let table = first("self_attn.distance_embedding.weight");
         let [rows, head] = shapes.matrix(&table)?;
+        let table = shapes.shown(&table);
         if head == 0 || !hidden_size.is_multiple_of(head) {
             return Err(format!(
                 "tensor {table} [{rows}, {head}]: {head} is no head of {hidden_size} values"

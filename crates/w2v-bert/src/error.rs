@@ -43,6 +43,18 @@ pub enum TeacherError {
     /// Input features and mask that do not fit each other or the model.
     #[error("input features of Wav2Vec2-BERT: {0}")]
     Features(String),
+    /// More layers were asked for than the checkpoint has.
+    #[error(
+        "{file}: {asked} layers were asked for, but the file has {there}; ask for 0 to {there}"
+    )]
+    FewLayers {
+        /// The checkpoint.
+        file: String,
+        /// Layers asked for.
+        asked: usize,
+        /// Layers there.
+        there: usize,
+    },
     /// A layer was asked for that was not loaded.
     #[error("layer {asked} of Wav2Vec2-BERT was asked for; {loaded} were loaded")]
     Layers {

@@ -33,7 +33,7 @@ mod model;
 pub use config::TeacherConfig;
 pub use error::TeacherError;
 pub use features::Features;
-pub use load::tensor_specs;
+pub use load::{TeacherSource, tensor_specs};
 pub use model::{
     ConvModule, DepthwiseConv, DistanceEmbedding, Encoder, FeatureProjection, FeedForward, Layer,
     SelfAttention, Teacher,

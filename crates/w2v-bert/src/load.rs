@@ -9,13 +9,33 @@ use zonos_checkpoint::{
 };
 use zonos_nn::{Dense, LayerNorm};
 
-use crate::config::prefix;
+use crate::config::prefixes;
 use crate::front_end::FrontEnd;
 use crate::model::{
     ConvModule, DepthwiseConv, DistanceEmbedding, Encoder, FeatureProjection, FeedForward, Layer,
     SelfAttention,
 };
 use crate::{Teacher, TeacherConfig, TeacherError};
+
+/// How a checkpoint is read that is not just the published one.
+#[derive(Debug, Clone, Default)]
+pub struct TeacherSource {
+    /// How many layers; as many as the configuration uses when left out.
+    pub layers: Option<usize>,
+    /// Rules from the file's names to the published ones, a prefix in front of them or not. Tensors of
+    /// another model in the same file need none.
+    pub names: NameMap,
+}
+
+impl TeacherSource {
+    /// A whole file by itself: what else a ZAC-1 encoder holds is known not to be needed.
+    fn own(layers: Option<usize>) -> Self {
+        Self {
+            layers,
+            names: NameMap::new().ignore("codec.*"),
+        }
+    }
+}
 
 impl Teacher {
     /// Opens and loads a checkpoint: a file, a folder or a hub id.
@@ -33,7 +53,8 @@ impl Teacher {
     /// the prefix `teacher.`, whose other tensors are listed as ignored.
     ///
     /// Layers up to [`feature_layer`](TeacherConfig::feature_layer) are loaded, those after it listed
-    /// as ignored. Matrices keep the dtype of the file; everything is computed in f32.
+    /// as ignored. Matrices keep the dtype of the file; everything is computed in f32. Tensors that
+    /// nothing uses are warned of, and are the report's `unexpected`.
     ///
     /// # Errors
     ///
@@ -44,45 +65,73 @@ impl Teacher {
         options: &LoadOptions,
         device: &Device,
     ) -> Result<(Self, LoadReport), TeacherError> {
-        let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
-        let layers = config.feature_layer;
-        Self::load_config(checkpoint, (config, notes), layers, options, device)
+        Self::load_own(checkpoint, None, options, device)
     }
 
     /// As [`load_with`](Self::load_with), the first `layers` layers, whatever the configuration uses.
     ///
     /// # Errors
     ///
-    /// As [`load_with`](Self::load_with), and [`TeacherError::Layers`].
+    /// As [`load_with`](Self::load_with), and [`TeacherError::FewLayers`].
     pub fn load_layers(
         checkpoint: &Checkpoint,
         layers: usize,
         options: &LoadOptions,
         device: &Device,
     ) -> Result<(Self, LoadReport), TeacherError> {
-        let config = config_with(checkpoint, layers)?;
-        Self::load_config(checkpoint, config, layers, options, device)
+        Self::load_own(checkpoint, Some(layers), options, device)
     }
 
-    fn load_config(
+    fn load_own(
         checkpoint: &Checkpoint,
-        (config, notes): (TeacherConfig, Vec<String>),
-        layers: usize,
+        layers: Option<usize>,
         options: &LoadOptions,
         device: &Device,
     ) -> Result<(Self, LoadReport), TeacherError> {
-        let front_end = FrontEnd::new(&config)?;
-        let (map, specs) = (name_map(checkpoint, layers), tensor_specs(&config, layers));
-        let loader = Loader::new(checkpoint, &map, &specs, options, device)?;
+        let source = TeacherSource::own(layers);
+        let (teacher, report) = Self::load_from(checkpoint, &source, options, device)?;
+        for stray in &report.unexpected {
+            tracing::warn!(
+                "{}: tensor '{}' {:?} is not used: the model knows no such tensor",
+                report.checkpoint,
+                stray.name,
+                stray.shape
+            );
+        }
+        Ok((teacher, report))
+    }
+
+    /// As [`load_with`](Self::load_with), of a file with names of its own, or of one that holds another
+    /// model too: tensors that this one does not use are the report's `unexpected`, and no error.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_layers`](Self::load_layers).
+    pub fn load_from(
+        checkpoint: &Checkpoint,
+        source: &TeacherSource,
+        options: &LoadOptions,
+        device: &Device,
+    ) -> Result<(Self, LoadReport), TeacherError> {
+        let plan = Plan::of(checkpoint, source)?;
+        let front_end = FrontEnd::new(&plan.config)?;
+        if !options.partial {
+            plan.accept(checkpoint)?;
+        }
+        let options = LoadOptions {
+            partial: true,
+            ..options.clone()
+        };
+        let loader = Loader::new(checkpoint, &plan.map, &plan.specs, &options, device)?;
         let source = Source {
             loader: &loader,
             device,
-            config: &config,
+            config: &plan.config,
         };
-        let (projection, encoder) = source.parts(layers)?;
+        let (projection, encoder) = source.parts(plan.layers)?;
         let mut report = loader.report().clone();
-        report.notes.extend(notes);
-        let teacher = Self::new(projection, encoder, config, front_end);
+        report.notes.extend(plan.notes);
+        let teacher = Self::new(projection, encoder, plan.config, front_end);
         Ok((teacher, report))
     }
 
@@ -92,57 +141,85 @@ impl Teacher {
     ///
     /// [`TeacherError::Config`] when the file does not even tell the sizes of a model.
     pub fn check(checkpoint: &Checkpoint) -> Result<LoadReport, TeacherError> {
-        let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
-        let layers = config.feature_layer;
-        planned(checkpoint, (config, notes), layers)
+        Self::check_from(checkpoint, &TeacherSource::own(None))
     }
 
-    /// As [`check`](Self::check), of the first `layers` layers, whatever the configuration uses.
+    /// As [`check`](Self::check), of what [`load_from`](Self::load_from) loads.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), and [`TeacherError::Layers`].
-    pub fn check_layers(
+    /// As [`check`](Self::check), and [`TeacherError::FewLayers`].
+    pub fn check_from(
         checkpoint: &Checkpoint,
-        layers: usize,
+        source: &TeacherSource,
     ) -> Result<LoadReport, TeacherError> {
-        let config = config_with(checkpoint, layers)?;
-        planned(checkpoint, config, layers)
+        let plan = Plan::of(checkpoint, source)?;
+        let mut report = plan.report;
+        report.notes.extend(plan.notes);
+        Ok(report)
     }
 }
 
-/// The configuration, with remarks, of a file that has `layers` layers at least.
-fn config_with(
-    checkpoint: &Checkpoint,
+/// What a checkpoint and the model have to say to each other, before a value is read.
+struct Plan {
+    config: TeacherConfig,
+    notes: Vec<String>,
     layers: usize,
-) -> Result<(TeacherConfig, Vec<String>), TeacherError> {
-    let (config, notes) = TeacherConfig::from_checkpoint(checkpoint)?;
-    if layers > config.num_hidden_layers {
-        return Err(TeacherError::Layers {
-            asked: layers,
-            loaded: config.num_hidden_layers,
-        });
-    }
-    Ok((config, notes))
+    map: NameMap,
+    specs: Vec<TensorSpec>,
+    report: LoadReport,
+    /// In front of the model's names in the file.
+    front: String,
 }
 
-fn planned(
-    checkpoint: &Checkpoint,
-    (config, notes): (TeacherConfig, Vec<String>),
-    layers: usize,
-) -> Result<LoadReport, TeacherError> {
-    let (map, specs) = (name_map(checkpoint, layers), tensor_specs(&config, layers));
-    let mut report = plan(checkpoint, &map, &specs)?;
-    report.notes.extend(notes);
-    Ok(report)
+impl Plan {
+    fn of(checkpoint: &Checkpoint, source: &TeacherSource) -> Result<Self, TeacherError> {
+        let (config, notes) = TeacherConfig::from_mapped(checkpoint, &source.names)?;
+        let layers = source.layers.unwrap_or(config.feature_layer);
+        if layers > config.num_hidden_layers {
+            return Err(TeacherError::FewLayers {
+                file: checkpoint.path().display().to_string(),
+                asked: layers,
+                there: config.num_hidden_layers,
+            });
+        }
+        let prefixes = prefixes(checkpoint, &source.names);
+        let map = name_map(&source.names, &prefixes, layers);
+        let specs = tensor_specs(&config, layers);
+        Ok(Self {
+            report: plan(checkpoint, &map, &specs)?,
+            front: prefixes.into_iter().next().unwrap_or_default(),
+            config,
+            notes,
+            layers,
+            map,
+            specs,
+        })
+    }
+
+    /// Refuses a file that lacks something or contradicts itself; what it has besides does no harm.
+    fn accept(&self, checkpoint: &Checkpoint) -> Result<(), LoadError> {
+        let mut report = self.report.clone();
+        let strays = std::mem::take(&mut report.unexpected);
+        if report.is_clean() {
+            return Ok(());
+        }
+        report.unexpected = strays;
+        for missing in &mut report.missing {
+            missing.name.insert_str(0, &self.front);
+        }
+        Err(LoadError::NotClean {
+            report: Box::new(report),
+            kind: checkpoint.model_kind(),
+        })
+    }
 }
 
 /// Rules from a file's names to the model's own; layers after the first `layers` are ignored.
-fn name_map(checkpoint: &Checkpoint, layers: usize) -> NameMap {
-    NameMap::new()
-        // The rest of a ZAC-1 encoder.
-        .ignore("codec.*")
-        .strip_prefix(prefix(checkpoint).unwrap_or_default())
+fn name_map(names: &NameMap, prefixes: &[String], layers: usize) -> NameMap {
+    prefixes
+        .iter()
+        .fold(names.clone(), |map, prefix| map.strip_prefix(prefix))
         // Stands for masked spans in training.
         .ignore("masked_spec_embed")
         .ignore(&format!("encoder.layers.{{n>={layers}}}.*"))

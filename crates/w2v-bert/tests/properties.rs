@@ -6,9 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use common::{Remade, fixture, host, max_delta, noise, to_f32};
 use serde_json::json;
-use zonos_checkpoint::{Checkpoint, LoadOptions};
+use zonos_checkpoint::{Checkpoint, LoadOptions, NameMap};
 use zonos_nn::Tap;
-use zonos_w2v_bert::{Features, Teacher, TeacherError};
+use zonos_w2v_bert::{Features, Teacher, TeacherError, TeacherSource};
 
 fn small() -> Teacher {
     Teacher::load(fixture("w2v-bert/small"), &Device::flex()).unwrap()
@@ -170,13 +170,19 @@ fn layers_past_the_one_used_are_listed_and_not_loaded() {
     let zero = none.forward(&features, 0, &mut Tap::off()).unwrap();
     assert_eq!(zero.dims(), [features.tokens(), 16]);
     let error = Teacher::load_layers(&checkpoint, 4, &options, &Device::flex()).unwrap_err();
-    assert!(matches!(
-        error,
-        TeacherError::Layers {
-            asked: 4,
-            loaded: 3
-        }
-    ));
+    assert!(
+        matches!(
+            error,
+            TeacherError::FewLayers {
+                asked: 4,
+                there: 3,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let file = checkpoint.path().display().to_string();
+    assert!(error.to_string().contains(&file), "{error}");
 }
 
 /// A file cut behind the layer that it is used for may keep the configuration of the whole.
@@ -291,12 +297,27 @@ fn missing_and_foreign_tensors_are_named() {
     let error = refusal(&remade);
     assert!(error.contains(name) && error.contains("missing"), "{error}");
 
+    // In a file of ZAC-1 under the file's name.
+    let mut zac = Remade::zac();
+    let full = format!("teacher.{name}");
+    assert!(zac.tensors.remove(&full).is_some());
+    let error = refusal(&zac);
+    assert!(error.contains(&format!("'{full}'")), "{error}");
+
+    // What nothing uses is reported, and no error.
     remade.tensors.insert(name.to_owned(), raw.clone());
-    remade
-        .tensors
-        .insert("encoder.layers.1.extra".to_owned(), raw);
-    let error = refusal(&remade);
-    assert!(error.contains("encoder.layers.1.extra"), "{error}");
+    let stray = "encoder.layers.1.extra";
+    remade.tensors.insert(stray.to_owned(), raw);
+    let folder = remade.write();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let options = LoadOptions::default();
+    let (teacher, report) = Teacher::load_with(&checkpoint, &options, &Device::flex()).unwrap();
+    assert_eq!(report.unexpected.len(), 1, "{report}");
+    assert_eq!(report.unexpected[0].name, stray);
+    let samples = noise(4000);
+    assert_eq!(hidden(&teacher, &samples), hidden(&small(), &samples));
+    let report = Teacher::check(&checkpoint).unwrap();
+    assert_eq!(report.unexpected[0].name, stray);
 
     // Whole layers missing below the last.
     let mut remade = Remade::small();
@@ -323,6 +344,45 @@ fn missing_and_foreign_tensors_are_named() {
     remade.tensors.get_mut(name).unwrap().1 = vec![96];
     let error = refusal(&remade);
     assert!(error.contains(name), "{error}");
+}
+
+/// Names that are not the published ones, by rules: one tensor under a name of its own, the others
+/// below a prefix that nobody told.
+#[test]
+fn names_of_another_file() {
+    let mut remade = Remade::small();
+    let odd = "encoder.layers.1.ffn1.output_dense.bias";
+    let tensors = std::mem::take(&mut remade.tensors);
+    let renamed = tensors.into_iter().map(|(name, raw)| {
+        let name = if name == odd {
+            "ssl.odd".to_owned()
+        } else {
+            format!("ssl.{name}")
+        };
+        (name, raw)
+    });
+    remade.tensors = renamed.collect();
+    let folder = remade.write();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let (options, device) = (LoadOptions::default(), Device::flex());
+    let error = Teacher::load_with(&checkpoint, &options, &device).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains(&format!("'ssl.{odd}'")), "{error}");
+    for to in [odd.to_owned(), format!("ssl.{odd}")] {
+        let source = TeacherSource {
+            layers: Some(2),
+            names: NameMap::new().rename("ssl.odd", &to),
+        };
+        let report = Teacher::check_from(&checkpoint, &source).unwrap();
+        assert!(report.is_clean(), "{report}");
+        let (teacher, _) = Teacher::load_from(&checkpoint, &source, &options, &device).unwrap();
+        let features = teacher.features(&noise(4000)).unwrap();
+        let forward = |teacher: &Teacher| {
+            let hidden = teacher.forward(&features, 2, &mut Tap::off());
+            host(hidden.unwrap())
+        };
+        assert_eq!(forward(&teacher), forward(&small()));
+    }
 }
 
 #[test]

@@ -8,6 +8,8 @@ mod fields;
 mod parts;
 mod shapes;
 
+use std::fmt;
+
 use serde::Serialize;
 use serde_json::Value;
 use zonos_audio::{CodeLimits, Codes};
@@ -21,6 +23,9 @@ use fields::Fields;
 use parts::{convnext, head, quantizer, stages};
 use shapes::Shapes;
 
+/// Most frames of a lane, and of the context in front of it: 19 hours.
+const MOST_LANE_FRAMES: f64 = 1_048_576.0;
+
 /// The value of `format` that this build reads.
 pub(crate) const FORMAT: &str = "zac-1/1";
 
@@ -32,6 +37,15 @@ pub enum ZacKind {
     Decoder,
     /// Samples to codes, with the teacher.
     Encoder,
+}
+
+impl fmt::Display for ZacKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Decoder => "decoder",
+            Self::Encoder => "encoder",
+        })
+    }
 }
 
 /// Sizes of a codec.
@@ -63,7 +77,8 @@ pub struct ZacConfig {
     pub encoder: Option<EncoderConfig>,
     /// Taps of each phase of the stored resampling filter.
     pub resampler_taps: usize,
-    /// What is odd about the file without making it unusable: keys of its JSON that are not known.
+    /// What is odd about the file without making it unusable, in sentences: keys of its JSON that are not
+    /// known, and such.
     pub warnings: Vec<String>,
 }
 
@@ -204,9 +219,18 @@ impl ZacConfig {
     ) -> Result<Self, ZacError> {
         let kind = Self::kind_of(checkpoint)?;
         let shapes = Shapes::of(checkpoint, &name_map(overrides));
-        Self::read(checkpoint.metadata(), &shapes, kind).map_err(|problem| ZacError::Config {
+        let metadata = checkpoint.metadata();
+        Self::read(metadata, &shapes, kind).map_err(|problem| ZacError::Config {
             file: checkpoint.path().display().to_string(),
-            problem,
+            // Tensors alone may do; where they do not, what lacks is the JSON.
+            problem: match metadata.get("model_config") {
+                None | Some(Value::Null) => {
+                    format!(
+                        "metadata `model_config` is missing, and tensors alone do not do: {problem}"
+                    )
+                }
+                Some(_) => problem,
+            },
         })
     }
 
@@ -297,13 +321,13 @@ impl ZacConfig {
         };
         let fields = part("semantic_quantizer_kwargs")?;
         let semantic_quantizer = quantizer(&fields, shapes, "codec.semantic_quantizer.", 1)?;
-        warnings.extend(fields.unknown());
+        warnings.extend(fields.not_used());
         let fields = part("quantizer_kwargs")?;
         let quantizer = quantizer(&fields, shapes, "codec.quantizer.", 9)?;
-        warnings.extend(fields.unknown());
+        warnings.extend(fields.not_used());
         let fields = part("semantic_head_kwargs")?;
         let semantic_head = convnext(&fields, shapes, "codec.semantic_head.")?;
-        warnings.extend(fields.unknown());
+        warnings.extend(fields.not_used());
         let latent_dim = model.needed(
             "latent_dim",
             Some((quantizer.input_dim, "codec.quantizer.quantizers.0")),
@@ -318,33 +342,35 @@ impl ZacConfig {
             "nearest" => Align::Nearest,
             _ => Align::AdaptiveAvgPool,
         };
-        let frames =
-            |seconds: f64| (seconds * sample_rate as f64 / hop_length as f64).round_ties_even();
-        let lane = frames(model.positive("lane_seconds")?.unwrap_or(20.0));
+        let frames = |name: &str, seconds: f64, least: f64| {
+            let frames = (seconds * sample_rate as f64 / hop_length as f64).round_ties_even();
+            if (least..=MOST_LANE_FRAMES).contains(&frames) {
+                return Ok(frames as usize);
+            }
+            Err(format!(
+                "model_config.{name}: {seconds} s are {frames} frames, expected {least} to {MOST_LANE_FRAMES}"
+            ))
+        };
+        let lane = model.positive("lane_seconds")?.unwrap_or(20.0);
         let lane_context = match model.get("lane_context_seconds").and_then(Value::as_f64) {
             Some(0.0) => 0.0,
-            _ => frames(model.positive("lane_context_seconds")?.unwrap_or(10.0)),
+            _ => model.positive("lane_context_seconds")?.unwrap_or(10.0),
         };
         let encoder = match kind {
             ZacKind::Decoder => None,
             ZacKind::Encoder => {
                 let semantic_encoder = convnext(&fields, shapes, "codec.semantic_encoder.")?;
-                warnings.extend(fields.unknown());
-                within(
-                    "model_config.lane_seconds, in frames,",
-                    lane as usize,
-                    1 << 20,
-                )?;
+                warnings.extend(fields.not_used());
                 Some(EncoderConfig {
                     semantic_encoder,
                     align,
-                    lane_frames: lane as usize,
-                    lane_context_frames: (lane_context as usize).min(1 << 20),
+                    lane_frames: frames("lane_seconds", lane, 1.0)?,
+                    lane_context_frames: frames("lane_context_seconds", lane_context, 0.0)?,
                     teacher: section(metadata, "teacher_config")?.unwrap_or(Value::Null),
                 })
             }
         };
-        warnings.extend(model.unknown());
+        warnings.extend(model.not_used());
 
         let head = match kind {
             ZacKind::Encoder => None,

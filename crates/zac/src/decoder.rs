@@ -5,13 +5,13 @@ use std::path::Path;
 use burn::module::Module;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use zonos_audio::{Codes, Waveform};
-use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
+use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, Loader};
 use zonos_nn::{Resample, Tap};
 
 use crate::convnext::{ConvNextStack, ConvNextState};
 use crate::head::IstftHead;
-use crate::load::{Source, opened, planned, rules, tensor_specs};
-use crate::names::{NameOverrides, checkpoint_name};
+use crate::load::{Source, accept, planned, rules, tensor_specs, tolerant, warn_unused};
+use crate::names::{NameOverrides, checkpoint_name, spellings};
 use crate::patch::{Stage, patch_up};
 use crate::quantizer::ResidualVq;
 use crate::{ZacConfig, ZacError, ZacKind, ZacStream};
@@ -81,7 +81,7 @@ impl ZacDecoder {
     ///
     /// # Errors
     ///
-    /// As [`load_with`](Self::load_with), and [`ZacError::Map`] for a name that the file does not have.
+    /// As [`load_with`](Self::load_with), and [`ZacError::MapName`].
     pub fn load_mapped(
         checkpoint: &Checkpoint,
         overrides: &NameOverrides,
@@ -92,14 +92,13 @@ impl ZacDecoder {
         for warning in &config.warnings {
             tracing::warn!("{}: {warning}", checkpoint.path().display());
         }
-        let loader = opened(
-            checkpoint,
-            &rules(&config, overrides),
-            &tensor_specs(&config),
-            overrides,
-            options,
-            device,
-        )?;
+        let (map, specs) = (rules(&config, overrides), tensor_specs(&config));
+        let report = planned(checkpoint, &map, &specs, overrides)?;
+        if !options.partial {
+            accept(&report, checkpoint, |name| spellings(name, overrides))?;
+        }
+        warn_unused(&report);
+        let loader = Loader::new(checkpoint, &map, &specs, &tolerant(options), device)?;
         let source = Source {
             loader: &loader,
             device,
@@ -123,7 +122,7 @@ impl ZacDecoder {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), and [`ZacError::Map`].
+    /// As [`check`](Self::check), and [`ZacError::MapName`].
     pub fn check_mapped(
         checkpoint: &Checkpoint,
         overrides: &NameOverrides,
@@ -341,8 +340,16 @@ fn decoder_config(
     let blocks = (padding + width).div_ceil(orig);
     // A stream is half a frame behind: two blocks of the resampler.
     if blocks * new * 2 != config.hop_length {
+        let head = config.head.as_ref();
+        let windows = head.iter().flat_map(|head| head.n_fft.iter().enumerate());
+        let longest = windows.max_by_key(|(_, n_fft)| **n_fft);
+        let (resolution, n_fft) = longest.map_or((0, 0), |(r, n_fft)| (r, *n_fft));
         return Err(ZacError::Lookahead {
             file: file(),
+            resolution,
+            n_fft,
+            hop: head.map_or(0, |head| head.hop_length),
+            most: config.hop_length / (2 * new).max(1) * orig,
             padding,
             width,
             blocks,

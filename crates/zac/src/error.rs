@@ -33,7 +33,7 @@ pub enum ZacError {
         looks_like: String,
     },
     /// The other half of the codec.
-    #[error("{file}: metadata `kind` is {found}, expected {expected:?}; {hint}")]
+    #[error("{file}: metadata `kind` is {found}, expected \"{expected}\"; {hint}")]
     Kind {
         /// The checkpoint.
         file: String,
@@ -64,21 +64,46 @@ pub enum ZacError {
         tensors: Vec<String>,
     },
     /// A map file that is no table of names.
-    #[error("{file}: {problem}")]
+    #[error("map file {file}: {problem}")]
     Map {
         /// The map file.
         file: String,
         /// What is wrong with it.
         problem: String,
     },
+    /// A map file gives a name that the checkpoint does not have.
+    #[error(
+        "{file}: no tensor '{theirs}', which the map file gives for '{ours}'; `zonos inspect {file}` lists its names"
+    )]
+    MapName {
+        /// The checkpoint.
+        file: String,
+        /// Our name.
+        ours: String,
+        /// The one that is not there.
+        theirs: String,
+    },
     /// A head whose windows do not give the promised delay.
     #[error(
-        "{file}: the largest window looks {padding} samples ahead and the resampler {width}: a stream must hold \
-         back {blocks} blocks of {block} samples where the codec promises 2 (736 < {padding} + {width} <= 1472)"
+        "{file}: head_config.resolutions[{resolution}].n_fft is {n_fft}: its window looks {padding} samples ahead and \
+         the resampler {width}, so a stream would have to hold back {blocks} x {block} samples where the codec \
+         promises {promised} x {block} ({least} < {padding} + {width} <= {most}); the largest n_fft must be {n_fft_least} to \
+         {n_fft_most}: use a decoder whose head has such a window",
+        promised = most / block, least = most - block,
+        n_fft_least = n_fft_of(*most - *block + 1, *width, *hop),
+        n_fft_most = n_fft_of(*most, *width, *hop)
     )]
     Lookahead {
         /// The checkpoint.
         file: String,
+        /// The resolution with the largest window.
+        resolution: usize,
+        /// That window's length.
+        n_fft: usize,
+        /// Samples of a feature.
+        hop: usize,
+        /// What both look ahead at most, in samples: the blocks that the codec promises.
+        most: usize,
         /// `(largest n_fft - hop) / 2`.
         padding: usize,
         /// The resampler's look-ahead.
@@ -163,6 +188,11 @@ pub enum ZacError {
     /// The caller's progress function ended the work.
     #[error("stopped")]
     Stopped,
+}
+
+/// The window that looks `ahead` samples ahead together with a resampler that looks `width`.
+fn n_fft_of(ahead: usize, width: usize, hop: usize) -> usize {
+    2 * ahead.saturating_sub(width) + hop
 }
 
 fn listed(names: &[String]) -> String {

@@ -9,7 +9,7 @@ use zonos_checkpoint::{
 use zonos_nn::{ConvWeight, Dense, LayerNorm};
 
 use crate::convnext::{BLOCK_EPS, ConvNextBlock, ConvNextStack, Depthwise};
-use crate::names::{NameOverrides, name_map, spellings};
+use crate::names::{NameOverrides, name_map};
 use crate::patch::{Patch, Stage};
 use crate::quantizer::{ResidualVq, VectorQuantizer};
 use crate::transformer::{FeedForward, LayerScale, SelfAttention, TransformerLayer};
@@ -43,29 +43,25 @@ pub(crate) fn planned(
     specs: &[TensorSpec],
     overrides: &NameOverrides,
 ) -> Result<LoadReport, ZacError> {
-    overrides.check(checkpoint)?;
+    overrides.check_codec(checkpoint)?;
     Ok(plan(checkpoint, map, specs)?)
 }
 
-/// Matches a file. Tensors that the model needs and the file lacks are an error with the spellings
-/// tried; tensors that nothing uses are warned of, one by one, and stand in the report.
-pub(crate) fn opened<'a>(
-    checkpoint: &'a Checkpoint,
-    map: &NameMap,
-    specs: &[TensorSpec],
-    overrides: &NameOverrides,
-    options: &LoadOptions,
-    device: &Device,
-) -> Result<Loader<'a>, ZacError> {
-    let report = planned(checkpoint, map, specs, overrides)?;
-    if !options.partial && !report.missing.is_empty() {
+/// Refuses a file that lacks tensors, each named with the `spellings` tried, or contradicts itself.
+/// Tensors that nothing uses do no harm.
+pub(crate) fn accept(
+    report: &LoadReport,
+    checkpoint: &Checkpoint,
+    spellings: impl Fn(&str) -> Vec<String>,
+) -> Result<(), ZacError> {
+    if !report.missing.is_empty() {
         return Err(ZacError::Missing {
             file: report.checkpoint.clone(),
             tensors: report
                 .missing
                 .iter()
                 .map(|m| {
-                    let others = spellings(&m.name, overrides);
+                    let others = spellings(&m.name);
                     let others: Vec<_> = others.iter().filter(|o| **o != m.name).collect();
                     let others: Vec<_> = others.iter().map(|o| format!("'{o}'")).collect();
                     match others.as_slice() {
@@ -76,10 +72,20 @@ pub(crate) fn opened<'a>(
                 .collect(),
         });
     }
-    let stray_only = !report.unexpected.is_empty()
-        && report.wrong_shape.is_empty()
-        && report.wrong_dtype.is_empty()
-        && report.problems.is_empty();
+    let mut report = report.clone();
+    let strays = std::mem::take(&mut report.unexpected);
+    if report.is_clean() {
+        return Ok(());
+    }
+    report.unexpected = strays;
+    Err(ZacError::Load(LoadError::NotClean {
+        report: Box::new(report),
+        kind: checkpoint.model_kind(),
+    }))
+}
+
+/// Warns of each tensor that nothing uses.
+pub(crate) fn warn_unused(report: &LoadReport) {
     for stray in &report.unexpected {
         tracing::warn!(
             "{}: tensor '{}' {:?} is not used: the model knows no such tensor",
@@ -88,11 +94,14 @@ pub(crate) fn opened<'a>(
             stray.shape
         );
     }
-    let options = LoadOptions {
-        partial: options.partial || stray_only,
+}
+
+/// Options for loading what [`accept`] has looked at.
+pub(crate) fn tolerant(options: &LoadOptions) -> LoadOptions {
+    LoadOptions {
+        partial: true,
         ..options.clone()
-    };
-    Ok(Loader::new(checkpoint, map, specs, &options, device)?)
+    }
 }
 
 /// Names and shapes of all tensors of the codec, in the order of the signal; an encoder's teacher is

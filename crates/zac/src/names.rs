@@ -17,10 +17,14 @@ const ALIASES: [(&str, &str); 6] = [
     ("dwconv.", "dwconv.conv."),
 ];
 
+/// In front of the names of the teacher's tensors.
+pub(crate) const TEACHER: &str = "teacher.";
+
 /// Largest map file that is read.
 const MAX_MAP: u64 = 16 << 20;
 
 /// A user's table of names, `{our name: file name}`, for files whose names this build does not know.
+/// Those of an encoder's teacher begin with `teacher.`.
 ///
 /// ```
 /// # use zonos_zac::NameOverrides;
@@ -49,13 +53,18 @@ impl NameOverrides {
                 "a map file is a regular file of at most 16 MiB".to_owned(),
             ));
         }
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+        let parse = match ending.to_ascii_lowercase().as_str() {
+            "toml" => Self::from_toml,
+            "json" => Self::from_json,
+            _ => return Err(wrong("a map file ends in .toml or .json".to_owned())),
+        };
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        let text = text.trim_start_matches('\u{feff}');
-        match path.extension().and_then(|e| e.to_str()) {
-            Some("toml") => Self::from_toml(text).map_err(wrong),
-            Some("json") => Self::from_json(text).map_err(wrong),
-            _ => Err(wrong("a map file ends in .toml or .json".to_owned())),
-        }
+        parse(text.trim_start_matches('\u{feff}')).map_err(|problem| {
+            wrong(format!(
+                "expected a flat table, our name = the file's name: {problem}"
+            ))
+        })
     }
 
     /// Parses the TOML form.
@@ -120,19 +129,40 @@ impl NameOverrides {
             .map(|(ours, _)| ours.as_str())
     }
 
-    /// Refuses names that the file does not have.
-    pub(crate) fn check(&self, checkpoint: &Checkpoint) -> Result<(), ZacError> {
-        match self
-            .0
-            .iter()
-            .find(|(_, name)| checkpoint.info(name).is_none())
-        {
-            Some((ours, name)) => Err(ZacError::Map {
+    /// Refuses names that the file does not have. `teacher`: of the teacher's tensors, or of all others.
+    fn check(&self, checkpoint: &Checkpoint, teacher: bool) -> Result<(), ZacError> {
+        let mut pairs = self.0.iter();
+        let gone = pairs.find(|(ours, theirs)| {
+            ours.starts_with(TEACHER) == teacher && checkpoint.info(theirs).is_none()
+        });
+        match gone {
+            Some((ours, theirs)) => Err(ZacError::MapName {
                 file: checkpoint.path().display().to_string(),
-                problem: format!("no tensor '{name}', which the map file gives for '{ours}'"),
+                ours: ours.clone(),
+                theirs: theirs.clone(),
             }),
             None => Ok(()),
         }
+    }
+
+    /// Refuses names of the codec's tensors that the file does not have.
+    pub(crate) fn check_codec(&self, checkpoint: &Checkpoint) -> Result<(), ZacError> {
+        self.check(checkpoint, false)
+    }
+
+    /// Refuses names of the teacher's tensors that the file with the teacher does not have.
+    ///
+    /// # Errors
+    ///
+    /// [`ZacError::MapName`].
+    pub fn check_teacher(&self, checkpoint: &Checkpoint) -> Result<(), ZacError> {
+        self.check(checkpoint, true)
+    }
+
+    /// Rules from the file's names to those that [`Teacher`](zonos_w2v_bert::Teacher) knows, in front of
+    /// which `teacher.` may be left.
+    pub fn teacher_names(&self) -> NameMap {
+        name_map(self)
     }
 }
 
@@ -172,9 +202,12 @@ pub(crate) fn spellings(name: &str, overrides: &NameOverrides) -> Vec<String> {
     let mut all: Vec<String> = overrides.0.get(name).cloned().into_iter().collect();
     all.push(name.to_owned());
     for (ours, theirs) in ALIASES {
-        if name.contains(&format!(".{ours}")) {
+        if !name.starts_with(TEACHER) && name.contains(&format!(".{ours}")) {
             all.push(name.replacen(ours, theirs, 1));
         }
+    }
+    if name.starts_with(TEACHER) {
+        return all;
     }
     if let Some(stem) = name.strip_suffix(".weight") {
         all.push(format!("{stem}.weight_g with weight_v"));
@@ -302,6 +335,9 @@ mod tests {
             &tried[..2],
             ["vocoder.proj.weight", "codec.head.out.0.weight"]
         );
+        // The teacher has names of its own: none of the codec's aliases.
+        let name = "teacher.encoder.layers.0.ffn.0.weight";
+        assert_eq!(spellings(name, &overrides), [name]);
         let tried = spellings(
             "codec.decoder.0.transformer.layers.3.ffn.0.weight",
             &NameOverrides::default(),
@@ -327,10 +363,23 @@ mod tests {
         assert!(NameOverrides::from_toml("a = 1").is_err());
         assert_eq!(NameOverrides::from_toml("a = 'b'").unwrap().len(), 1);
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("map.txt");
-        std::fs::write(&path, "{}").unwrap();
-        assert!(NameOverrides::from_file(&path).is_err());
+        let path = folder.path().join("map.bin");
+        std::fs::write(&path, [200, 201]).unwrap();
+        let told = |path: &Path| NameOverrides::from_file(path).unwrap_err().to_string();
+        let error = told(&path);
+        assert!(
+            error.contains("map.bin") && error.contains("ends in .toml or .json"),
+            "{error}"
+        );
+        assert!(told(&folder.path().join("none.json")).starts_with("map file "));
         assert!(NameOverrides::from_file(folder.path()).is_err());
+        let path = folder.path().join("list.json");
+        std::fs::write(&path, "[]").unwrap();
+        let error = told(&path);
+        assert!(
+            error.starts_with("map file ") && error.contains("our name = the file's name"),
+            "{error}"
+        );
         let path = folder.path().join("map.json");
         std::fs::write(&path, "\u{feff}{}").unwrap();
         assert!(NameOverrides::from_file(&path).unwrap().is_empty());

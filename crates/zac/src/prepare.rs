@@ -83,7 +83,11 @@ pub enum PrepareError {
         peak: f32,
     },
     /// Shorter than [`MIN_SECONDS`].
-    #[error("the audio lasts {seconds:.3} s; at least {MIN_SECONDS} s are needed")]
+    #[error(
+        "the audio lasts {:.4} s; at least {MIN_SECONDS} s are needed",
+        // Down, so that what is too short never reads as long enough.
+        (seconds * 1e4).floor() / 1e4
+    )]
     TooShort {
         /// Its length.
         seconds: f64,
@@ -93,6 +97,15 @@ pub enum PrepareError {
     Silent {
         /// That sample.
         level: f32,
+    },
+    /// Channels that are each other's opposite, so that their mean is silent.
+    #[error(
+        "the {channels} channels of the audio cancel each other, so that their mean is silent (one of them is turned \
+         upside down); give a file of one of them"
+    )]
+    Cancels {
+        /// How many.
+        channels: usize,
     },
     /// A limit of no frame or above [`MAX_SECONDS`].
     #[error(
@@ -135,10 +148,13 @@ pub fn prepare_audio<C: AsRef<[f32]>>(
     if resampler.output_len(mono.len()) < (MIN_SECONDS * f64::from(SAMPLE_RATE)) as usize {
         return Err(PrepareError::TooShort { seconds });
     }
-    if let [level, rest @ ..] = mono.as_slice()
-        && rest.iter().all(|x| x == level)
-    {
-        return Err(PrepareError::Silent { level: *level });
+    if is_constant(&mono) {
+        if channels.iter().any(|c| !is_constant(c.as_ref())) {
+            return Err(PrepareError::Cancels {
+                channels: channels.len(),
+            });
+        }
+        return Err(PrepareError::Silent { level: mono[0] });
     }
     let mut samples = if rate == SAMPLE_RATE {
         mono
@@ -156,6 +172,11 @@ pub fn prepare_audio<C: AsRef<[f32]>>(
     }
     samples.truncate(keep);
     Ok(Waveform::new(samples, SAMPLE_RATE))
+}
+
+/// Whether every sample is the same, and there is one.
+fn is_constant(samples: &[f32]) -> bool {
+    matches!(samples, [level, rest @ ..] if rest.iter().all(|x| x == level))
 }
 
 /// The mean of the channels, all of them finite and equally long.
@@ -269,7 +290,8 @@ mod tests {
         for (len, rate) in [(0, 44_100), (1, 8000), (22_049, 44_100), (7999, 16_000)] {
             let error = prepare(tone(len, 0.3), rate, 600.0).unwrap_err();
             assert!(matches!(error, PrepareError::TooShort { .. }), "{len}");
-            assert!(error.to_string().contains("0.5 s"), "{error}");
+            let text = error.to_string();
+            assert!(text.contains("0.5 s") && !text.contains("0.500"), "{text}");
         }
     }
 
@@ -279,6 +301,14 @@ mod tests {
             let error = prepare(vec![level; 44_100], 44_100, 600.0).unwrap_err();
             assert_eq!(error, PrepareError::Silent { level });
         }
+        // Channels that cancel are no silence.
+        let (left, right) = (tone(44_100, 0.3), tone(44_100, -0.3));
+        let options = PrepareOptions::default();
+        let error = prepare_audio(&[left, right], 44_100, &options).unwrap_err();
+        assert_eq!(error, PrepareError::Cancels { channels: 2 });
+        let flat = [vec![0.25; 44_100], vec![-0.25; 44_100]];
+        let error = prepare_audio(&flat, 44_100, &options).unwrap_err();
+        assert_eq!(error, PrepareError::Silent { level: 0.0 });
         // However quiet, sound is sound.
         assert!(prepare(tone(44_100, 1e-6), 44_100, 600.0).is_ok());
         for bad in [f32::NAN, f32::NEG_INFINITY] {

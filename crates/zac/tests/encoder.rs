@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Gradients, Tensor, TensorData};
 use common::{Edited, fixture};
+use serde_json::json;
 use zonos_audio::{Codes, Waveform};
 use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_nn::Tap;
@@ -163,7 +165,12 @@ fn files_that_do_not_fit() {
         .err()
         .unwrap()
         .to_string();
-    for needle in ["mini-keep2", "\"decoder\"", "zac-1-encoder.safetensors"] {
+    for needle in [
+        "mini-keep2",
+        "\"decoder\"",
+        "expected \"encoder\"",
+        "zac-1-encoder.safetensors",
+    ] {
         assert!(error.contains(needle), "{error}");
     }
     let mut file = Edited::of("mini-encoder");
@@ -185,7 +192,40 @@ fn files_that_do_not_fit() {
     let mut file = Edited::of("mini-encoder");
     file.tensors
         .remove("teacher.encoder.layers.1.ffn2.output_dense.bias");
-    assert!(refused(&file).contains("ffn2.output_dense.bias"));
+    assert!(refused(&file).contains("'teacher.encoder.layers.1.ffn2.output_dense.bias'"));
+    // The teacher is there, but not the tensor that tells its width.
+    let mut file = Edited::of("mini-encoder");
+    let whole = "teacher.feature_projection.projection.weight";
+    assert!(file.tensors.remove(whole).is_some());
+    let error = refused(&file);
+    assert!(
+        error.contains(whole) && error.contains("missing"),
+        "{error}"
+    );
+    // A shape that nothing tells beforehand.
+    let mut file = Edited::of("mini-encoder");
+    let name = "teacher.encoder.layers.1.ffn2.output_dense.bias";
+    *file.tensors.get_mut(name).unwrap() = common::Stored::f32(&[3], &[0.0; 3]);
+    assert!(refused(&file).contains(name), "{}", refused(&file));
+
+    let mut file = Edited::of("mini-encoder");
+    file.edit("model_config", |json| json["lane_seconds"] = json!(1e9));
+    let error = refused(&file);
+    assert!(
+        error.contains("lane_seconds: 1000000000 s are 15000000000 frames, expected 1 to 1048576"),
+        "{error}"
+    );
+    file.edit("model_config", |json| {
+        json["lane_seconds"] = json!(20);
+        json["lane_context_seconds"] = json!(1e9);
+    });
+    let error = refused(&file);
+    assert!(
+        error.contains("lane_context_seconds: 1000000000 s"),
+        "{error}"
+    );
+    file.metadata.remove("model_config");
+    assert!(refused(&file).contains("`model_config` is missing"));
 
     // A folded table decodes, but nothing can be searched in it.
     let mut file = Edited::of("mini-encoder");
@@ -222,13 +262,27 @@ fn weights_that_are_no_numbers() {
 #[test]
 fn strays_are_reported_and_statistics_are_optional() {
     let mut file = Edited::of("mini-encoder");
-    file.tensors
-        .insert("codec.stray".to_owned(), common::Stored::f32(&[1], &[1.0]));
+    // Of the codec, of the teacher, of neither; and what looks like a part that a teacher may have.
+    let strays = [
+        "adapter.scale",
+        "codec.stray",
+        "discriminator.weight",
+        "teacher.encoder.stray",
+    ];
+    for stray in strays {
+        let tensor = common::Stored::f32(&[1], &[1.0]);
+        file.tensors.insert(stray.to_owned(), tensor);
+    }
     let checkpoint = Checkpoint::open(file.write()).unwrap();
     let options = LoadOptions::default();
     let (encoder, report) = ZacEncoder::load_with(&checkpoint, &options, &Device::flex()).unwrap();
-    assert_eq!(report.unexpected.len(), 1);
-    assert_eq!(report.unexpected[0].name, "codec.stray");
+    let checked = ZacEncoder::check(&checkpoint).unwrap();
+    for report in [&report, &checked] {
+        // Each once.
+        let mut names: Vec<&str> = report.unexpected.iter().map(|u| &*u.name).collect();
+        names.sort_unstable();
+        assert_eq!(names, strays, "{report}");
+    }
     let names: Vec<&str> = report.matched.iter().map(|m| m.name.as_str()).collect();
     assert!(names.contains(&"teacher.encoder.layers.1.final_layer_norm.bias"));
     assert!(
@@ -267,6 +321,146 @@ fn a_teacher_from_elsewhere() {
             .is_clean()
     );
     assert!(ZacEncoder::check(&other).unwrap().is_clean());
+}
+
+/// A published teacher goes on after the layer that the encoder was made for: what is behind it is not
+/// used, whatever it holds.
+#[test]
+fn a_teacher_with_more_layers() {
+    let mut codec = Edited::of("mini-encoder");
+    let teacher = take_teacher(&mut codec, "");
+    let mut longer = Edited::of("mini-encoder");
+    longer.metadata.clear();
+    longer.tensors = teacher;
+    let last = "encoder.layers.1.";
+    let more: Vec<_> = longer
+        .tensors
+        .iter()
+        .filter_map(|(name, tensor)| {
+            let leaf = name.strip_prefix(last)?;
+            let mut tensor = tensor.clone();
+            tensor.bytes.fill(0x7f); // no number of either dtype
+            Some((format!("encoder.layers.2.{leaf}"), tensor))
+        })
+        .collect();
+    assert_eq!(more.len(), 32);
+    longer.tensors.extend(more);
+    let path = longer.write();
+    let mut config = codec.json("teacher_config");
+    config["num_hidden_layers"] = json!(3);
+    config["model_type"] = json!("wav2vec2-bert");
+    std::fs::write(path.with_file_name("config.json"), config.to_string()).unwrap();
+    let longer = Checkpoint::open(&path).unwrap();
+
+    let (options, device) = (LoadOptions::default(), Device::flex());
+    let names = NameOverrides::default();
+    // The encoder says which layer it was made for, in either of two ways.
+    for key in ["feature_layer", "num_hidden_layers"] {
+        codec.edit("teacher_config", |json| {
+            for key in ["feature_layer", "num_hidden_layers"] {
+                json.as_object_mut().unwrap().remove(key);
+            }
+            json[key] = json!(2);
+        });
+        let codec = Checkpoint::open(codec.write()).unwrap();
+        let (encoder, report) =
+            ZacEncoder::load_mapped(&codec, Some(&longer), &names, &options, &device).unwrap();
+        assert_eq!(encoder.teacher.layers(), 2);
+        assert_eq!(encoder.encode(&recording()).unwrap(), golden_codes());
+        let checked = ZacEncoder::check_mapped(&codec, Some(&longer), &names).unwrap();
+        for report in [report, checked] {
+            assert!(report.is_clean(), "{report}");
+            let unused = report.ignored.iter();
+            let unused = unused.filter(|i| i.name.starts_with("encoder.layers.2."));
+            assert_eq!(unused.count(), 32, "{report}");
+        }
+    }
+    // One with too few is refused by file.
+    codec.edit("teacher_config", |json| {
+        json["num_hidden_layers"] = json!(4);
+    });
+    let codec = Checkpoint::open(codec.write()).unwrap();
+    let error = ZacEncoder::load_mapped(&codec, Some(&longer), &names, &options, &device);
+    let error = error.err().unwrap().to_string();
+    assert!(
+        error.contains(&path.display().to_string()) && error.contains("has 3"),
+        "{error}"
+    );
+}
+
+/// The teacher's tensors, moved out of a file; `front` takes the place of `teacher.`.
+fn take_teacher(file: &mut Edited, front: &str) -> BTreeMap<String, common::Stored> {
+    let (teacher, codec) = std::mem::take(&mut file.tensors)
+        .into_iter()
+        .partition(|(name, _)| name.starts_with("teacher."));
+    file.tensors = codec;
+    let teacher: BTreeMap<_, _> = teacher;
+    teacher
+        .into_iter()
+        .map(|(name, tensor)| (name.replacen("teacher.", front, 1), tensor))
+        .collect()
+}
+
+/// A teacher below another prefix is found; names that no rule knows come from a table, wherever the
+/// teacher is.
+#[test]
+fn a_teacher_under_other_names() {
+    let odd = "encoder.layers.1.ffn2.output_dense.bias";
+    let mut file = Edited::of("mini-encoder");
+    let mut teacher = take_teacher(&mut file, "ssl.model.");
+    let moved = teacher.remove(&format!("ssl.model.{odd}")).unwrap();
+    teacher.insert("ssl.odd".to_owned(), moved);
+    file.tensors.extend(teacher.clone());
+    file.rename(|name| name.replace("codec.semantic_mean", "centre"));
+    let checkpoint = Checkpoint::open(file.write()).unwrap();
+    let (options, device) = (LoadOptions::default(), Device::flex());
+    let load = |checkpoint, teacher, table: &[(&str, &str)]| {
+        let pairs = table.iter().map(|(a, b)| (a.to_string(), b.to_string()));
+        let names = NameOverrides::from_pairs(pairs).unwrap();
+        let checked = ZacEncoder::check_mapped(checkpoint, teacher, &names);
+        let loaded = ZacEncoder::load_mapped(checkpoint, teacher, &names, &options, &device);
+        loaded.map(|(encoder, report)| (encoder, report, checked.unwrap()))
+    };
+    // Without a table it is missing, and told by both names that were looked for.
+    let error = load(&checkpoint, None, &[]).err().unwrap().to_string();
+    for name in [format!("'teacher.{odd}'"), format!("'ssl.model.{odd}'")] {
+        assert!(error.contains(&name), "{error}");
+    }
+    let ours = format!("teacher.{odd}");
+    let table = [("codec.semantic_mean", "centre"), (&ours, "ssl.odd")];
+    let (encoder, report, checked) = load(&checkpoint, None, &table).unwrap();
+    assert_eq!(encoder.encode(&recording()).unwrap(), golden_codes());
+    for report in [report, checked] {
+        assert!(report.is_clean(), "{report}");
+        let ignored: Vec<&str> = report.ignored.iter().map(|i| &*i.name).collect();
+        assert_eq!(ignored, ["ssl.model.masked_spec_embed"]);
+    }
+    let error = load(&checkpoint, None, &[(&ours, "gone")]).err().unwrap();
+    let error = error.to_string();
+    assert!(
+        error.contains("'gone'") && error.contains("map file"),
+        "{error}"
+    );
+
+    // The same teacher in a file of its own, with something that nobody needs.
+    teacher.insert("ssl.extra".to_owned(), common::Stored::f32(&[1], &[1.0]));
+    let mut alone = Edited::of("mini-encoder");
+    let config = alone.json("teacher_config");
+    alone.metadata.clear();
+    alone.tensors = teacher;
+    let alone = alone.write();
+    std::fs::write(alone.with_file_name("config.json"), config.to_string()).unwrap();
+    let alone = Checkpoint::open(alone).unwrap();
+    let (encoder, report, checked) = load(&checkpoint, Some(&alone), &table).unwrap();
+    assert_eq!(encoder.encode(&recording()).unwrap(), golden_codes());
+    for report in [report, checked] {
+        let stray = report.notes.iter().find(|note| note.contains("ssl.extra"));
+        let stray = stray.unwrap_or_else(|| panic!("{report}"));
+        assert!(
+            stray.starts_with(&alone.path().display().to_string()),
+            "{stray}"
+        );
+    }
 }
 
 /// A fixed direction for parameters and inputs: `sin` of the place.

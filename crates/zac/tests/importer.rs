@@ -298,6 +298,15 @@ fn other_files_are_told_apart() {
     assert!(edited.refused().contains("\"vocoder\""));
     edited.metadata.remove("kind");
     assert!(edited.refused().contains("`kind` is missing"));
+    edited
+        .metadata
+        .insert("kind".to_owned(), "decoder".to_owned());
+    edited.metadata.remove("model_config");
+    let error = edited.refused();
+    assert!(
+        error.contains("`model_config` is missing") && error.contains("num_heads"),
+        "{error}"
+    );
     let encoder = fixture("mini-encoder").join("model.safetensors");
     let error = ZacDecoder::load(encoder, &Device::flex()).err().unwrap();
     assert!(matches!(error, ZacError::Kind { .. }), "{error}");
@@ -347,8 +356,25 @@ fn what_a_head_does_not_know_is_refused_and_other_keys_warned_of() {
         "model_config.decoder_kwargs[0].rope_scaling",
         "model_config.quantizer_kwargs.dropout",
     ] {
-        assert!(warnings.iter().any(|w| w.contains(key)), "{warnings:?}");
+        let sentence = format!("{key} is not known to this build, and not used");
+        assert!(warnings.contains(&sentence), "{warnings:?}");
     }
+    let mut scaled = Edited::of("mini-full");
+    scaled.edit("model_config", |json| {
+        json["decoder_kwargs"][2]["layer_scale"] = json!(0.01);
+    });
+    scaled
+        .tensors
+        .retain(|name, _| !name.contains("decoder.2.") || !name.contains("layer_scale"));
+    let checkpoint = Checkpoint::open(scaled.write()).unwrap();
+    let warnings = ZacConfig::from_checkpoint(&checkpoint).unwrap().warnings;
+    assert_eq!(
+        warnings,
+        [
+            "model_config.decoder_kwargs[2].layer_scale is given, but the file has no tensor \
+             'codec.decoder.2.transformer.layers.0.layer_scale_1.scale': nothing is scaled there"
+        ]
+    );
     same(&edited, "mini-full");
     for (key, value) in [
         ("padding", json!("center")),
@@ -498,7 +524,15 @@ fn a_head_that_breaks_the_promised_delay_is_refused() {
         edited.load(),
         Err(ZacError::Lookahead { blocks: 1, .. })
     ));
-    edited.refused();
+    let error = edited.refused();
+    for says in [
+        "head_config.resolutions[0].n_fft is 8",
+        "1 x 16 samples",
+        "2 x 16 (16 < 2 + 7 <= 32)",
+        "must be 24 to 54",
+    ] {
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::npy::{self, NpyError};
+use crate::npy::{self, NpyData, NpyError};
 
 /// Why a table of codes was refused.
 #[derive(Debug, thiserror::Error)]
@@ -293,7 +293,8 @@ impl Codes {
     }
 
     /// Reads `[frames, codebooks]` from a `.npy` file of any number type; floats within
-    /// [`npy::INTEGER_TOLERANCE`] of an integer are rounded.
+    /// [`npy::INTEGER_TOLERANCE`] of an integer are rounded (see [`npy::NpyArray::to_i32`] on half
+    /// floats), truth values are no codes.
     ///
     /// # Errors
     /// A file that is no such table. Ranges are not checked here; see [`check`](Self::check).
@@ -310,6 +311,10 @@ impl Codes {
         table(&npy::read_shape(path)?)?;
         let array = npy::read(path)?;
         let (frames, codebooks) = table(array.shape())?;
+        if matches!(array.data(), NpyData::Bool(_)) {
+            let problem = "expected numbers, found truth values (bool), which are no codes";
+            return Err(NpyError::format(path, "descr", problem).into());
+        }
         Self::new(frames, codebooks, array.to_i32()?)
     }
 

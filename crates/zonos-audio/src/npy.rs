@@ -170,7 +170,8 @@ impl Element for f16 {
         self.to_f64()
     }
     fn integer(self) -> Option<i64> {
-        near_integer(self.to_f64())
+        // From 2048 on a half tells neighbouring integers no longer apart: 2049 is stored as 2048.
+        near_integer(self.to_f64()).filter(|n| n.abs() < 2048)
     }
 }
 
@@ -227,7 +228,8 @@ impl NpyArray {
     }
 
     /// The elements as integers; floats must lie within [`INTEGER_TOLERANCE`] of one, because some
-    /// tools store ids as floats.
+    /// tools store ids as floats. Of half floats only magnitudes below 2048 are taken: above, they
+    /// may have been rounded to another integer.
     ///
     /// # Errors
     /// An element that is no integer (NaN included) or does not fit.
@@ -235,7 +237,7 @@ impl NpyArray {
         each!(&self.data, v => v
             .iter()
             .enumerate()
-            .map(|(i, x)| x.integer().ok_or_else(|| self.element_error(i, x, "an integer")))
+            .map(|(i, x)| x.integer().ok_or_else(|| self.element_error(i, x, self.whole("a whole number"))))
             .collect())
     }
 
@@ -250,8 +252,22 @@ impl NpyArray {
             .map(|(i, x)| x
                 .integer()
                 .and_then(|n| i32::try_from(n).ok())
-                .ok_or_else(|| self.element_error(i, x, "a 32-bit integer")))
+                .ok_or_else(|| self.element_error(i, x, self.whole("a whole number of 32 bits"))))
             .collect())
+    }
+
+    /// What [`to_i64`](Self::to_i64) and [`to_i32`](Self::to_i32) expect of an element; of one in an
+    /// array of integers `of_integers`.
+    fn whole(&self, of_integers: &'static str) -> &'static str {
+        match self.data {
+            NpyData::F16(_) => {
+                "a whole number below 2048, up to which half floats hold them exactly; save it as <i4"
+            }
+            NpyData::F32(_) | NpyData::F64(_) => {
+                "a whole number of 32 bits, or a float within 0.001 of one"
+            }
+            _ => of_integers,
+        }
     }
 
     /// An error about the element at flat position `flat`, naming its place along each axis.
@@ -1006,6 +1022,25 @@ mod tests {
         let wide = array("<i8", "(1,)", &(1_i64 << 40).to_le_bytes()).unwrap();
         assert_eq!(wide.to_i64().unwrap(), [1 << 40]);
         assert!(wide.to_i32().is_err());
+        let told = array("<f4", "(1,)", &7.4_f32.to_le_bytes())
+            .unwrap()
+            .to_i32();
+        let told = told.unwrap_err().to_string();
+        assert!(
+            told.contains("7.4") && told.contains("a float within 0.001 of one"),
+            "{told}"
+        );
+        // Half floats from 2048 on may have been another integer before.
+        let half = |x: f32| {
+            let bytes = f16::from_f32(x).to_le_bytes();
+            array("<f2", "(1,)", &bytes).unwrap().to_i32()
+        };
+        assert_eq!(half(2047.0).unwrap(), [2047]);
+        assert_eq!(half(-1.0).unwrap(), [-1]);
+        for x in [2048.0, 2049.0, 4095.0] {
+            let told = half(x).unwrap_err().to_string();
+            assert!(told.contains("half floats"), "{told}");
+        }
     }
 
     #[test]

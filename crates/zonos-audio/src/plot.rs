@@ -33,7 +33,7 @@ pub enum PlotError {
     #[error("'{0}' has no samples, so there is no spectrogram to draw")]
     Empty(String),
     /// The picture could not be drawn or encoded.
-    #[error("cannot draw the spectrogram: {0}")]
+    #[error("cannot draw the picture: {0}")]
     Draw(String),
     /// The file could not be written.
     #[error(transparent)]
@@ -41,7 +41,8 @@ pub enum PlotError {
 }
 
 impl PlotError {
-    fn draw(problem: impl std::fmt::Display) -> Self {
+    /// What the drawing library says.
+    pub fn draw(problem: impl std::fmt::Display) -> Self {
         Self::Draw(problem.to_string())
     }
 }
@@ -56,9 +57,10 @@ const RANGE_DB: f32 = 90.0;
 /// Frames measured for each column of pixels, at most.
 const OVERSAMPLING: usize = 4;
 
-/// A font of its own name, so that other users of the drawing library keep theirs.
-const FONT: &str = "zonos-audio-plot";
-const INK: RGBColor = RGBColor(0x22, 0x26, 0x2b);
+/// The font of [`picture`]s, of a name of its own, so that other users of the drawing library keep theirs.
+pub const FONT: &str = "zonos-audio-plot";
+/// The colour of their lines and letters.
+pub const INK: RGBColor = RGBColor(0x22, 0x26, 0x2b);
 /// Where a panel has no sound: beyond its end or above half its rate.
 const NOTHING: RGBColor = RGBColor(0xe6, 0xe8, 0xea);
 
@@ -122,14 +124,7 @@ impl<'a> Figure<'a> {
     /// A sound has no samples.
     pub fn to_png(&self) -> Result<Vec<u8>, PlotError> {
         let (pixels, width, height) = self.render()?;
-        let mut png = Vec::new();
-        let mut encoder = png::Encoder::new(&mut png, width, height);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        let mut writer = encoder.write_header().map_err(PlotError::draw)?;
-        writer.write_image_data(&pixels).map_err(PlotError::draw)?;
-        writer.finish().map_err(PlotError::draw)?;
-        Ok(png)
+        encode(&pixels, width, height)
     }
 
     /// RGB pixels, width and height.
@@ -149,13 +144,8 @@ impl<'a> Figure<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         let axes = Axes::around(&self.panels, &maps);
 
-        register_font(FONT, FontStyle::Normal, ttf_noto_sans::REGULAR)
-            .map_err(|_| PlotError::draw("the font is damaged"))?;
         let height = TITLE_HEIGHT + PANEL_HEIGHT * self.panels.len() as u32;
-        let mut pixels = vec![0; (WIDTH * height * 3) as usize];
-        {
-            let root = BitMapBackend::with_buffer(&mut pixels, (WIDTH, height)).into_drawing_area();
-            root.fill(&WHITE).map_err(PlotError::draw)?;
+        let pixels = canvas(WIDTH, height, |root| {
             let (title, body) = root.split_vertically(TITLE_HEIGHT);
             title
                 .draw(&Text::new(
@@ -169,11 +159,52 @@ impl<'a> Figure<'a> {
                 let (name, wave) = &self.panels[i];
                 draw_panel(area, &caption(name, wave), &maps[i], &axes)?;
             }
-            draw_scale(&scale, &axes)?;
-            root.present().map_err(PlotError::draw)?;
-        }
+            draw_scale(&scale, &axes)
+        })?;
         Ok((pixels, WIDTH, height))
     }
+}
+
+/// The bytes of a PNG file of `width` by `height` pixels. `draw` gets it in white; [`FONT`] is known
+/// to the drawing library then.
+///
+/// # Errors
+/// What `draw` says, or the picture cannot be encoded.
+pub fn picture(
+    width: u32,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), PlotError>,
+) -> Result<Vec<u8>, PlotError> {
+    encode(&canvas(width, height, draw)?, width, height)
+}
+
+/// RGB pixels.
+fn canvas(
+    width: u32,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), PlotError>,
+) -> Result<Vec<u8>, PlotError> {
+    register_font(FONT, FontStyle::Normal, ttf_noto_sans::REGULAR)
+        .map_err(|_| PlotError::draw("the font is damaged"))?;
+    let mut pixels = vec![0; (width * height * 3) as usize];
+    {
+        let root = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
+        root.fill(&WHITE).map_err(PlotError::draw)?;
+        draw(&root)?;
+        root.present().map_err(PlotError::draw)?;
+    }
+    Ok(pixels)
+}
+
+fn encode(pixels: &[u8], width: u32, height: u32) -> Result<Vec<u8>, PlotError> {
+    let mut png = Vec::new();
+    let mut encoder = png::Encoder::new(&mut png, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(PlotError::draw)?;
+    writer.write_image_data(pixels).map_err(PlotError::draw)?;
+    writer.finish().map_err(PlotError::draw)?;
+    Ok(png)
 }
 
 /// What the panels have in common.
@@ -206,7 +237,8 @@ impl Axes {
     }
 }
 
-type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
+/// A part of a picture.
+pub type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
 
 fn draw_panel(
     area: &Area<'_>,

@@ -121,6 +121,18 @@ pub fn is_cpu(device: &Device) -> bool {
     cpus.contains(&device)
 }
 
+/// Whether kernels on `device` multiply by quantised blocks as they are stored. On other devices such
+/// weights are better decoded once, when they are loaded.
+pub fn reads_blocks(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    return device.clone().without_autodiff() == Device::flex();
+    #[cfg(not(feature = "flex"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 #[cfg(any(feature = "wgpu", feature = "vulkan", feature = "metal"))]
 fn gpu_kind(index: Option<usize>) -> burn::tensor::DeviceKind {
     match index {

@@ -38,5 +38,5 @@ pub mod portable;
 pub use activation::Activation;
 pub use activations::Activations;
 pub use backend::SpeechBackend;
-pub use device::{DeviceError, parse_device};
+pub use device::{DeviceError, parse_device, reads_blocks};
 pub use packed::{PackedTensor, expert_gate_up};

@@ -1,6 +1,6 @@
 //! How a forward pass shows its intermediate tensors.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Tensor, TensorData};
@@ -20,20 +20,40 @@ use burn::tensor::{Tensor, TensorData};
 /// assert_eq!(records[0].0, "layer.3.out");
 /// ```
 #[derive(Debug, Default)]
-pub struct Tap {
+pub struct Tap<'a> {
     records: Option<Vec<(String, TensorData)>>,
+    watcher: Option<Watcher<'a>>,
 }
 
-impl Tap {
+/// Takes tensors as they come, so that none is kept.
+struct Watcher<'a>(&'a mut dyn FnMut(&str, TensorData));
+
+impl fmt::Debug for Watcher<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
+}
+
+impl<'a> Tap<'a> {
     /// A tap that ignores everything.
     pub fn off() -> Self {
-        Self { records: None }
+        Self::default()
     }
 
     /// A tap that copies every tensor it is shown to the host.
     pub fn on() -> Self {
         Self {
             records: Some(Vec::new()),
+            watcher: None,
+        }
+    }
+
+    /// A tap that keeps nothing: what a model shows with [`watch`](Self::watch) is copied to the host
+    /// and handed to `see`. For tensors that are too many to keep and are no golden keys.
+    pub fn watching(see: &'a mut dyn FnMut(&str, TensorData)) -> Self {
+        Self {
+            records: None,
+            watcher: Some(Watcher(see)),
         }
     }
 
@@ -45,10 +65,14 @@ impl Tap {
     /// Shows `x` under `name`.
     pub fn record<const D: usize, K: Basic>(&mut self, name: impl Display, x: &Tensor<D, K>) {
         if let Some(records) = &mut self.records {
-            let data = x.clone().into_data();
-            // GPU backends copy to the host at first access; by then the model may have reused the buffer.
-            let _ = data.as_bytes();
-            records.push((name.to_string(), data));
+            records.push((name.to_string(), on_host(x)));
+        }
+    }
+
+    /// Shows `x` under `name` to a tap that is [`watching`](Self::watching); others do not keep it.
+    pub fn watch<const D: usize, K: Basic>(&mut self, name: impl Display, x: &Tensor<D, K>) {
+        if let Some(Watcher(see)) = &mut self.watcher {
+            see(&name.to_string(), on_host(x));
         }
     }
 
@@ -57,6 +81,7 @@ impl Tap {
     pub fn part(&self) -> Self {
         Self {
             records: self.records.as_ref().map(|_| Vec::new()),
+            watcher: None,
         }
     }
 
@@ -75,6 +100,14 @@ impl Tap {
     pub fn into_records(self) -> Vec<(String, TensorData)> {
         self.records.unwrap_or_default()
     }
+}
+
+/// A copy of `x` that no later operation changes.
+fn on_host<const D: usize, K: Basic>(x: &Tensor<D, K>) -> TensorData {
+    let data = x.clone().into_data();
+    // GPU backends copy to the host at first access; by then the model may have reused the buffer.
+    let _ = data.as_bytes();
+    data
 }
 
 #[cfg(test)]
@@ -98,5 +131,22 @@ mod tests {
         part.record("out", &x);
         off.absorb("", part);
         assert!(off.into_records().is_empty());
+    }
+
+    #[test]
+    fn what_is_watched_is_not_kept() {
+        let x = Tensor::<1>::zeros([2], &Device::flex());
+        let mut seen = Vec::new();
+        let mut see =
+            |name: &str, data: TensorData| seen.push((name.to_owned(), data.num_elements()));
+        let mut tap = Tap::watching(&mut see);
+        tap.record("kept", &x);
+        tap.watch(format_args!("part.{}", 1), &x);
+        assert!(!tap.is_on() && tap.into_records().is_empty());
+        assert_eq!(seen, [("part.1".to_owned(), 2)]);
+
+        let mut on = Tap::on();
+        on.watch("part", &x);
+        assert!(on.into_records().is_empty());
     }
 }

@@ -8,6 +8,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod rows;
+mod sequences;
 mod weights;
 
 use std::process::ExitCode;

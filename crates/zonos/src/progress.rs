@@ -47,6 +47,34 @@ impl FrameBar {
     }
 }
 
+/// A bar for rows that a model runs over.
+pub(crate) struct RowBar(ProgressBar);
+
+impl RowBar {
+    /// A bar that ends at `rows`.
+    pub(crate) fn new(quiet: bool, label: &'static str, rows: u64) -> Self {
+        let bar = bar(quiet, rows);
+        bar.set_style(
+            ProgressStyle::with_template("{prefix} [{bar:24}] {pos} of {len} rows, {eta} left")
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> "),
+        );
+        bar.set_prefix(label);
+        bar.tick();
+        Self(bar)
+    }
+
+    /// Shows that `rows` are done.
+    pub(crate) fn at(&self, rows: u64) {
+        self.0.set_position(rows);
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn done(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// A bar for bytes, as when a checkpoint is downloaded.
 pub(crate) struct ByteBar(ProgressBar);
 

@@ -102,6 +102,43 @@ fn a_conversion_stops_inside_a_tensor() {
     assert_eq!(work.entries(), before);
 }
 
+/// A GGUF file of one expert stack of `rows` rows of zeros, which take no room on the disk.
+fn sparse_gguf(path: &std::path::Path, rows: u64) {
+    use zonos_gguf::{GgmlType, GgufWriter, Metadata, NewTensor, Value};
+    let mut metadata = Metadata::new();
+    metadata.set("general.architecture", Value::String("zonos2".into()));
+    let tensor = NewTensor {
+        name: "blk.0.ffn_up_exps.weight".into(),
+        dims: vec![2048, rows, 1],
+        ggml_type: GgmlType::F16,
+    };
+    let mut head = Vec::new();
+    GgufWriter::new(&mut head, "sparse", &metadata, &[tensor]).unwrap();
+    // The header takes far less, and the data begin at a multiple of 32.
+    let start = (head.len() as u64).next_multiple_of(32);
+    fs::write(path, &head).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_len(start + 2048 * 2 * rows).unwrap();
+}
+
+#[test]
+fn quantising_stops_inside_a_tensor() {
+    let work = Work::new();
+    sparse_gguf(&work.path("a.gguf"), 8 << 20);
+    let before = work.entries();
+    let (from, to) = (work.arg("a.gguf"), work.arg("b.gguf"));
+    let child = start(&["quantize", &from, &to, "q6_k"]);
+    let began = Instant::now();
+    while work.entries() == before {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never began");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    interrupt(&child);
+    interrupted(child, Duration::from_secs(5));
+    assert_eq!(work.entries(), before);
+}
+
 /// Nobody reads the pipe, so no step comes at which the first interrupt would be seen.
 #[test]
 fn a_second_interrupt_ends_a_speech_that_waits_for_its_reader() {

@@ -210,16 +210,32 @@ fn recordings_that_are_refused() {
     let bad = write("nan.npy", &bad);
     let good = write("good.npy", &chirp(1.0).into_samples());
     let encode = |file: &str| ["zac", "encode", file, &out, "--model", &model].map(str::to_owned);
+    let tone = chirp(1.0).into_samples();
+    let both: Vec<f32> = tone
+        .iter()
+        .copied()
+        .chain(tone.iter().map(|x| -x))
+        .collect();
+    npy::write_f32(work.path("anti.npy"), &[2, tone.len()], &both).unwrap();
+    let anti = work.arg("anti.npy");
     for (file, needles) in [
         (&short, &["short.npy", "0.49", "0.5 s"][..]),
         (&silent, &["silent.npy", "silent"]),
         (&bad, &["nan.npy", "30000", "NaN"]),
+        (&anti, &["anti.npy", "2 channels", "cancel"]),
     ] {
         let args = encode(file);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         work.refuses(1, needles, &args);
     }
-    for seconds in ["600.5", "0", "-1", "nan"] {
+    // Where it is in the file, not where it is on the way.
+    let folder = work.arg("features");
+    work.refuses(
+        1,
+        &["nan.npy", "30000", "NaN"],
+        &["zac", "features", &bad, &folder, "--model", &model],
+    );
+    for seconds in ["600.5", "0.49", "0", "-1", "nan"] {
         let output = zonos()
             .args(encode(&good))
             .arg(format!("--max-seconds={seconds}"))
@@ -339,7 +355,7 @@ fn decoding_gives_the_audio_of_the_golden() {
         ("i4.npy", &["--headroom-db=0", "--block", "1"], 1.0),
         (
             "i4.npy",
-            &["--headroom-db", "-6.0205999", "--variant", "full_mr"],
+            &["--headroom-db", "-6.0205999", "--variant", "keep2_plain"],
             2.0,
         ),
     ] {
@@ -410,6 +426,9 @@ fn delayed_rows() {
     let four = reference("four.npy", &codes.clone().truncate(4));
     assert_eq!(decode(&[]), four);
     assert_eq!(decode(&["--eos", "6"]), expected);
+    // A negative number means none.
+    npy::write_f32(work.path("rows.npy.eos.npy"), &[1], &[-3.0]).unwrap();
+    assert_eq!(decode(&[]), expected);
     fs::remove_file(work.path("rows.npy.eos.npy")).unwrap();
 
     // Cells that are not there are missing codes: the last frame's, in rows that end early.
@@ -451,6 +470,13 @@ fn delayed_rows() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2), "--eos needs --sheared");
+    // Seams are compared over all of it.
+    let output = zonos()
+        .args(["zac", "seam", &file, "--model", &model, "--sheared"])
+        .args(["--skip-frames", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }
 
 #[test]
@@ -517,12 +543,375 @@ fn codes_that_are_refused() {
         ],
     );
     npy::write_f32(work.path("a.npy"), &[44_100], chirp(1.0).samples()).unwrap();
-    let sound = work.arg("a.npy");
+    let (sound, coded) = (work.arg("a.npy"), work.arg("coded.npy"));
     work.refuses(
         1,
         &["zac-1-encoder.safetensors"],
-        &["zac", "encode", &sound, &out, "--model", &folder],
+        &["zac", "encode", &sound, &coded, "--model", &folder],
     );
+    // An empty one is told which names were looked for.
+    fs::create_dir(work.path("none")).unwrap();
+    let none = work.arg("none");
+    work.refuses(
+        1,
+        &["none", "looked for zac-1-encoder.safetensors, "],
+        &["zac", "encode", &sound, &coded, "--model", &none],
+    );
+    work.refuses(
+        1,
+        &["looked for zac-1-decoder-full_mr.safetensors, "],
+        &[
+            "zac",
+            "decode",
+            &file,
+            &out,
+            "--model",
+            &none,
+            "--variant",
+            "full_mr",
+        ],
+    );
+}
+
+/// A `.npy` file of the given type, `[2, 10]`.
+fn npy_of(path: &Path, descr: &str, bytes: &[u8]) {
+    let mut header =
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 10), }}").into_bytes();
+    header.resize((header.len() + 11).next_multiple_of(64) - 11, b' ');
+    header.push(b'\n');
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend((header.len() as u16).to_le_bytes());
+    file.extend(header);
+    file.extend(bytes);
+    fs::write(path, file).unwrap();
+}
+
+/// Types that cannot hold every code are refused where they may have lost one.
+#[test]
+fn codes_of_types_that_lose_some() {
+    let work = Work::new();
+    let (path, file, out) = (work.path("c.npy"), work.arg("c.npy"), work.arg("o.npy"));
+    let model = decoder();
+    let decode = ["zac", "decode", &file, &out, "--model", &model];
+    npy_of(&path, "|b1", &[1; 20]);
+    work.refuses(1, &["c.npy", "bool"], &decode);
+    // 4.0 in half precision, then 2048: it may have been 2049.
+    let mut halves = [0x00, 0x44].repeat(20);
+    npy_of(&path, "<f2", &halves);
+    run(0, &decode);
+    let from_halves = fs::read(&out).unwrap();
+    npy::write_i32(&path, &[2, 10], &[4; 20]).unwrap();
+    run(0, &decode);
+    assert_eq!(fs::read(&out).unwrap(), from_halves);
+    fs::remove_file(&out).unwrap();
+    halves[26..28].copy_from_slice(&[0x00, 0x68]);
+    npy_of(&path, "<f2", &halves);
+    work.refuses(1, &["c.npy", "[1, 3]", "half floats", "<i4"], &decode);
+    let mut floats = [1.0f32; 20];
+    floats[7] = 7.4;
+    npy::write_f32(&path, &[2, 10], &floats).unwrap();
+    work.refuses(1, &["[0, 7] is 7.4", "whole number"], &decode);
+}
+
+/// A file is asked for no other variant than it holds, whatever it is called.
+#[test]
+fn variants_of_single_files() {
+    let work = Work::new();
+    npy::write_i32(work.path("c.npy"), &[2, 10], &[1; 20]).unwrap();
+    let (codes, out) = (work.arg("c.npy"), work.arg("o.npy"));
+    // Of all layers, made of the fixture's two: its name says something else.
+    let full = work.path("zac-1-decoder-keep2_plain.safetensors");
+    let source = fixtures().join("zac/mini-full/model.safetensors");
+    let stage = "codec.decoder.2.transformer.layers.";
+    rewrite(&source, &full, true, |name| {
+        let mut names = vec![name.to_owned()];
+        if let Some(leaf) = name.strip_prefix(&format!("{stage}1.")) {
+            names.push(format!("{stage}2.{leaf}"));
+        }
+        names
+    });
+    edit_header(&full, |h| {
+        let config = &mut h["__metadata__"]["model_config"];
+        let mut json: Value = serde_json::from_str(config.as_str().unwrap()).unwrap();
+        json["decoder_kwargs"][2]["num_layers"] = 3.into();
+        *config = json.to_string().into();
+    });
+    for (model, holds, other) in [
+        (decoder(), "keep2_plain", "full_mr"),
+        (full.display().to_string(), "full_mr", "keep2_plain"),
+    ] {
+        let mut args = vec!["zac", "decode", &codes, &out, "--model", &model];
+        run(0, &args);
+        args.extend(["--variant", holds]);
+        run(0, &args);
+        fs::remove_file(&out).unwrap();
+        *args.last_mut().unwrap() = other;
+        let asked = format!("--variant {other}");
+        let found = format!("holds {holds}");
+        work.refuses(1, &[".safetensors", &asked, &found], &args);
+    }
+    let seam = [
+        "zac",
+        "seam",
+        &codes,
+        "--model",
+        &decoder(),
+        "--variant",
+        "full_mr",
+    ];
+    work.refuses(1, &["--variant full_mr", "holds keep2_plain"], &seam);
+}
+
+/// Each output's ending is that of what is written, in any case.
+#[test]
+fn endings_of_outputs() {
+    let work = Work::new();
+    npy::write_f32(work.path("a.npy"), &[44_100], chirp(1.0).samples()).unwrap();
+    npy::write_i32(work.path("c.npy"), &[2, 10], &[1; 20]).unwrap();
+    let (audio, codes) = (work.arg("a.npy"), work.arg("c.npy"));
+    let (encoder, decoder) = (encoder(), decoder());
+    for bad in ["out.wav", "out.txt", "out"] {
+        let bad = work.arg(bad);
+        work.refuses(
+            2,
+            &[&bad, "the ending must be .npy"],
+            &["zac", "encode", &audio, &bad, "--model", &encoder],
+        );
+    }
+    let upper = work.arg("codes.NPY");
+    run(0, &["zac", "encode", &audio, &upper, "--model", &encoder]);
+    assert_eq!(Codes::load_npy(&upper).unwrap().frames(), 15);
+    let sound = work.arg("sound.NPY");
+    run(0, &["zac", "decode", &codes, &sound, "--model", &decoder]);
+    assert!(fs::read(&sound).unwrap().starts_with(b"\x93NUMPY"));
+    let (out, plot) = (work.arg("o.wav"), work.arg("p.PNG"));
+    let there = [
+        "zac",
+        "roundtrip",
+        &audio,
+        &out,
+        "--encoder",
+        &encoder,
+        "--decoder",
+        &decoder,
+    ];
+    let with = |more: [&str; 2]| {
+        let mut args = there.to_vec();
+        args.extend(more);
+        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (more, must) in [
+        (["--plot", &*work.arg("p.jpg")], "must be .png"),
+        (["--codes", &*work.arg("c.wav")], "must be .npy"),
+    ] {
+        let args = with(more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        work.refuses(2, &[more[1], must], &args);
+    }
+    let args = with(["--plot", &plot]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    run(0, &args);
+    assert!(fs::read(&plot).unwrap().starts_with(b"\x89PNG"));
+}
+
+/// What nothing uses is said once, by name, and does no harm; `zonos inspect` agrees.
+#[test]
+fn tensors_that_nothing_uses() {
+    let work = Work::new();
+    npy::write_f32(work.path("a.npy"), &[44_100], chirp(1.0).samples()).unwrap();
+    let (audio, codes, model) = (
+        work.arg("a.npy"),
+        work.arg("c.npy"),
+        work.arg("e.safetensors"),
+    );
+    rewrite(
+        Path::new(&encoder()),
+        &work.path("e.safetensors"),
+        true,
+        |name| {
+            let mut names = vec![name.to_owned()];
+            if name == "codec.semantic_mean" {
+                for stray in ["zz.extra", "teacher.extra", "codec.extra"] {
+                    names.push(stray.to_owned());
+                }
+            }
+            names
+        },
+    );
+    let said = |output: std::process::Output, strays: &[&str]| {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        for stray in strays {
+            let told = format!("tensor '{stray}' [32] is not used");
+            assert_eq!(text.matches(&told).count(), 1, "{stray}: {text}");
+        }
+        assert_eq!(text.matches("is not used").count(), strays.len(), "{text}");
+    };
+    let all = ["zz.extra", "teacher.extra", "codec.extra"];
+    said(
+        run(0, &["zac", "encode", &audio, &codes, "--model", &model]),
+        &all,
+    );
+    let strays = Codes::load_npy(&codes).unwrap();
+    run(0, &["zac", "encode", &audio, &codes, "--model", &encoder()]);
+    assert_eq!(Codes::load_npy(&codes).unwrap(), strays);
+    let folder = work.arg("features");
+    said(
+        run(0, &["zac", "features", &audio, &folder, "--model", &model]),
+        &all[..2],
+    );
+    let inspected = run_json(0, &["inspect", &model]);
+    assert_eq!(inspected["loads"], true);
+    let output = run(0, &["inspect", &model]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for stray in all {
+        assert_eq!(text.matches(&format!("'{stray}'")).count(), 1, "{text}");
+    }
+    // Neither loads without a tensor that is needed.
+    rewrite(
+        Path::new(&encoder()),
+        &work.path("e.safetensors"),
+        true,
+        |name| {
+            let kept = name != "teacher.encoder.layers.0.ffn1.output_dense.bias";
+            kept.then(|| name.to_owned()).into_iter().collect()
+        },
+    );
+    fs::remove_file(&codes).unwrap();
+    let gone = "teacher.encoder.layers.0.ffn1.output_dense.bias";
+    work.refuses(
+        1,
+        &["e.safetensors", gone],
+        &["zac", "encode", &audio, &codes, "--model", &model],
+    );
+    run(1, &["inspect", &model]);
+    // And a teacher by itself.
+    let teacher = Parts::of(&work);
+    drop(teacher);
+    let folder = work.arg("teacher");
+    let lone = work.path("teacher/model.safetensors");
+    let copy = work.path("copy.safetensors");
+    fs::rename(&lone, &copy).unwrap();
+    rewrite(&copy, &lone, false, |name| {
+        let mut names = vec![name.to_owned()];
+        if name == "masked_spec_embed" {
+            names.push("quantizer.extra".to_owned());
+        }
+        names
+    });
+    assert_eq!(run_json(0, &["inspect", &folder])["loads"], true);
+    let args = [
+        "zac",
+        "encode",
+        &audio,
+        &codes,
+        "--model",
+        &encoder(),
+        "--teacher",
+        &folder,
+    ];
+    said(run(0, &args), &["quantizer.extra"]);
+    assert_eq!(Codes::load_npy(&codes).unwrap(), strays);
+}
+
+/// A table for each of the two files, and one for a teacher wherever it is.
+#[test]
+fn tables_of_names() {
+    let work = Work::new();
+    npy::write_f32(work.path("a.npy"), &[44_100], chirp(1.0).samples()).unwrap();
+    let (audio, out) = (work.arg("a.npy"), work.arg("o.npy"));
+    let (mean, odd) = (
+        "codec.semantic_mean",
+        "teacher.encoder.layers.0.ffn1.output_dense.bias",
+    );
+    let renamed = |name: &str| match name {
+        "codec.semantic_mean" => "centre".to_owned(),
+        "teacher.encoder.layers.0.ffn1.output_dense.bias" => "odd".to_owned(),
+        "codec.head.norm.bias" => "shift".to_owned(),
+        other => other.replace("teacher.", "ssl."),
+    };
+    for (from, to) in [(encoder(), "e.safetensors"), (decoder(), "d.safetensors")] {
+        rewrite(Path::new(&from), &work.path(to), true, |name| {
+            vec![renamed(name)]
+        });
+    }
+    let table = |name: &str, table: Value| {
+        fs::write(work.path(name), table.to_string()).unwrap();
+        work.arg(name)
+    };
+    let first = table("e.json", json!({ mean: "centre", odd: "odd" }));
+    let second = table("d.json", json!({ "codec.head.norm.bias": "shift" }));
+    let (encoder_file, decoder_file) = (work.arg("e.safetensors"), work.arg("d.safetensors"));
+    let there = |encoder: &str, decoder: &str, more: &[&str]| {
+        let mut args = vec![
+            "zac",
+            "roundtrip",
+            &audio,
+            &out,
+            "--encoder",
+            encoder,
+            "--decoder",
+            decoder,
+        ];
+        args.extend(more);
+        args.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let go = |args: &[String]| {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = run(0, &args);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!text.contains("warning"), "{text}");
+        npy::read(&out).unwrap().to_f32()
+    };
+    let expected = go(&there(&encoder(), &decoder(), &[]));
+    let maps = ["--encoder-map", &first, "--decoder-map", &second];
+    assert_eq!(go(&there(&encoder_file, &decoder_file, &maps)), expected);
+    fs::remove_file(&out).unwrap();
+    // Without a table, and with the other file's.
+    for (more, needles) in [
+        (&maps[..2], &["d.safetensors", "codec.head.norm.bias"][..]),
+        (&maps[2..], &["e.safetensors", odd]),
+        (
+            &["--encoder-map", &second, "--decoder-map", &second],
+            &["e.safetensors", "'shift'", "map file"],
+        ),
+    ] {
+        let args = there(&encoder_file, &decoder_file, more);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        work.refuses(1, needles, &args);
+    }
+    let broken = table("broken.json", json!([1]));
+    let args = there(&encoder_file, &decoder_file, &["--encoder-map", &broken]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    work.refuses(1, &["map file", "broken.json"], &args);
+
+    // The table names the teacher's tensors where that is.
+    let (codes, folder) = (work.arg("c.npy"), work.arg("features"));
+    let only = table("t.json", json!({ odd: "odd" }));
+    let args = [
+        "zac",
+        "encode",
+        &audio,
+        &codes,
+        "--model",
+        &encoder(),
+        "--teacher",
+        &encoder_file,
+        "--map",
+        &only,
+    ];
+    run(0, &args);
+    let args = [
+        "zac",
+        "features",
+        &audio,
+        &folder,
+        "--model",
+        &encoder_file,
+        "--map",
+        &first,
+    ];
+    run(0, &args);
+    assert!(work.path("features/hidden2.npy").is_file());
 }
 
 /// Entries of a codebook of the decoder.
@@ -614,9 +1003,12 @@ fn features_of_the_teacher() {
         ],
     );
     assert_eq!((&few["layers"], &few["tokens"]), (&1.into(), &24.into()));
+    // What is left of the longer run is told from this one's.
+    assert_eq!(few["left_over"], json!(["hidden2.npy"]));
+    assert_eq!(report["left_over"], json!([]));
     work.refuses(
         1,
-        &["3", "2"],
+        &["model.safetensors", "3 layers", "has 2"],
         &[
             "zac",
             "features",

@@ -121,17 +121,49 @@ pub enum Zonos2Error {
         vector: bool,
     },
     /// The network produced NaN or infinity.
-    #[error("non-finite logits at frame {frame}, {}", match layer {
-        Some(layer) => format!("first non-finite in layer {layer}: check the weights with `zonos inspect --check`"),
-        None => "behind the last layer: check the weights with `zonos inspect --check`".to_owned(),
-    })]
+    #[error("non-finite logits at frame {frame}, {}", since(*layer))]
     NonFinite {
         /// Frame, from 0.
         frame: usize,
         /// First layer whose output is not finite.
         layer: Option<usize>,
     },
+    /// The network produced NaN or infinity for a given sequence.
+    #[error(
+        "sequence {sequence}, row {row}, codebook {codebook}: non-finite logits, {}",
+        since(*layer)
+    )]
+    NonFiniteLogits {
+        /// Sequence, from 0.
+        sequence: usize,
+        /// Row, from 0.
+        row: usize,
+        /// Codebook, from 0.
+        codebook: usize,
+        /// First layer whose output is not finite.
+        layer: Option<usize>,
+    },
+    /// What enters the experts of a layer is NaN or infinity.
+    #[error(
+        "sequence {sequence}: the inputs of the experts of layer {layer} are not finite: {CHECK}"
+    )]
+    NonFiniteInputs {
+        /// Sequence, from 0.
+        sequence: usize,
+        /// The first such layer.
+        layer: usize,
+    },
     /// Sampling failed.
     #[error(transparent)]
     Sampler(#[from] crate::SamplerError),
+}
+
+const CHECK: &str = "check the weights with `zonos inspect --check`";
+
+/// Where numbers stopped being finite.
+fn since(layer: Option<usize>) -> String {
+    match layer {
+        Some(layer) => format!("first non-finite in layer {layer}: {CHECK}"),
+        None => format!("behind the last layer: {CHECK}"),
+    }
 }

@@ -274,7 +274,7 @@ impl Zonos2 {
         values.chunks(each).map(<[f32]>::to_vec).collect()
     }
 
-    /// Finds the first layer whose output is not finite, by running everything again under a tap.
+    /// The error of logits that are not finite.
     fn non_finite(&self, sequence: &Sequence, codes: &[i32], frame: usize) -> Zonos2Error {
         let config = self.config();
         let mut sequence = sequence.clone();
@@ -282,21 +282,21 @@ impl Zonos2 {
             sequence.rows.extend_from_slice(frame);
             sequence.rows.push(config.text_pad_id() as i32);
         }
+        let layer = self.non_finite_layer(&sequence);
+        Zonos2Error::NonFinite { frame, layer }
+    }
+
+    /// Finds the first layer whose output is not finite, by running everything again under a tap.
+    pub(crate) fn non_finite_layer(&self, sequence: &Sequence) -> Option<usize> {
         let mut tap = Tap::on();
-        let packed = Packed::sequences(
-            std::slice::from_ref(&sequence),
-            config.row_width(),
-            self.device(),
-        );
-        self.backbone().hidden(&packed, None, &mut tap);
-        let layer = tap.into_records().into_iter().find_map(|(name, data)| {
+        self.hidden_of(sequence, &mut tap);
+        tap.into_records().into_iter().find_map(|(name, data)| {
             let layer = name
                 .strip_prefix("layer.")?
                 .strip_suffix(".out")?
                 .parse()
                 .ok()?;
             data.iter::<f32>().any(|x| !x.is_finite()).then_some(layer)
-        });
-        Zonos2Error::NonFinite { frame, layer }
+        })
     }
 }

@@ -3,16 +3,16 @@
 use burn::module::Param;
 use burn::tensor::Device;
 use zonos_checkpoint::{
-    Checkpoint, LoadError, LoadOptions, LoadReport, Loader, NameMap, TensorSpec,
+    Checkpoint, LoadError, LoadOptions, LoadReport, Loader, NameMap, StoredWeight, TensorSpec,
 };
-use zonos_kernels::PackedTensor;
+use zonos_kernels::{Activations, PackedTensor};
 use zonos_nn::{BiasedLinear, Embedding, RmsNorm, Rotary};
 
 use crate::model::{
-    Attention, Backbone, DenseFeedForward, ExpertFeedForward, Experts, FeedForward, Layer,
-    MultiEmbedding, Router, SpeakerProjection,
+    Attention, Backbone, DenseFeedForward, ExpertFeedForward, Experts, FeedForward, GateUp, Layer,
+    MultiEmbedding, Router, SpeakerProjection, SplitGateUp,
 };
-use crate::{Balancing, Zonos2Config};
+use crate::{Balancing, Zonos2Config, gguf};
 
 /// Every tensor of the model with its shape, in checkpoint order. Nothing is allocated.
 ///
@@ -22,7 +22,12 @@ pub fn tensor_specs(config: &Zonos2Config) -> Vec<TensorSpec> {
     let (heads, kv_heads) = (config.n_heads(), config.n_kv_heads());
     let (ffn, router) = (config.ffn_dim(), config.router_dim);
     let mut specs = Vec::new();
-    let mut add = |name: String, shape: Vec<usize>| specs.push(TensorSpec::plain(name, shape));
+    let mut add = |name: String, shape: Vec<usize>| {
+        // `[1, heads, 1]` is a vector in GGUF files.
+        let loose = name.ends_with(".temp");
+        let spec = TensorSpec::plain(name, shape);
+        specs.push(if loose { spec.loose_ones() } else { spec });
+    };
     for c in 0..config.n_codebooks {
         add(embedder(c), vec![config.audio_vocab(), d]);
     }
@@ -89,13 +94,34 @@ fn embedder(c: usize) -> String {
     format!("multi_embedder.embedders.{c}.weight")
 }
 
+/// As [`tensor_specs`], for the layout of `checkpoint`: GGUF files keep the experts' gate and up rows in
+/// stacks of their own, `experts.gate` and `experts.up`, which stay apart so that they can be used
+/// where they lie in the file.
+pub fn file_specs(checkpoint: &Checkpoint, config: &Zonos2Config) -> Vec<TensorSpec> {
+    let mut specs = tensor_specs(config);
+    if !gguf::has_split_experts(checkpoint) {
+        return specs;
+    }
+    let apart = [config.n_experts, config.ffn_dim(), config.dim];
+    specs = specs
+        .into_iter()
+        .flat_map(|spec| match spec.name.strip_suffix(".experts.w13") {
+            Some(of) => ["gate", "up"]
+                .map(|part| TensorSpec::plain(format!("{of}.experts.{part}"), apart))
+                .to_vec(),
+            None => vec![spec],
+        })
+        .collect();
+    specs
+}
+
 /// How names in ZONOS2 files become those of [`tensor_specs`]: wrappers of training, parametrised leaves, training-only
 /// statistics, and the expert layouts that the original accepts.
-pub fn name_map() -> NameMap {
+pub fn name_map(config: &Zonos2Config) -> NameMap {
     const EXPERTS: &str = "layers.{n}.feed_forward.experts";
     let at = |suffix: &str| format!("{EXPERTS}.{suffix}");
-    NameMap::new()
-        .strip_wrappers()
+    let map = NameMap::new().strip_wrappers();
+    gguf::names(map, config.n_codebooks)
         .rename("*.parametrizations.*.original", "*.*")
         .ignore("*.router.ent_denom")
         .ignore("*.router.normalized_entropy")
@@ -125,8 +151,8 @@ pub(crate) fn load(
 ) -> Result<(Backbone, LoadReport), LoadError> {
     let loader = Loader::new(
         checkpoint,
-        &name_map(),
-        &tensor_specs(config),
+        &name_map(config),
+        &file_specs(checkpoint, config),
         options,
         device,
     )?;
@@ -161,7 +187,7 @@ fn build(
             .map(|n| layer(loader, config, n))
             .collect::<Result<_, LoadError>>()?,
         out_norm: norm(loader, "out_norm.weight", config.norm_eps)?,
-        multi_output: PackedTensor::new(loader.tensor("multi_output.weight")?),
+        multi_output: weight(loader, "multi_output.weight")?,
         rotary: Rotary::new(
             config.max_seqlen,
             config.head_dim,
@@ -177,25 +203,25 @@ fn build(
 fn layer(loader: &Loader<'_>, config: &Zonos2Config, n: usize) -> Result<Layer, LoadError> {
     let at = |suffix: &str| format!("layers.{n}.{suffix}");
     let attention = Attention {
-        wq: PackedTensor::new(loader.tensor(&at("attention.wq.weight"))?),
-        wkv: PackedTensor::new(loader.tensor(&at("attention.wkv.weight"))?),
-        wo: PackedTensor::new(loader.tensor(&at("attention.wo.weight"))?),
+        wq: weight(loader, &at("attention.wq.weight"))?,
+        wkv: weight(loader, &at("attention.wkv.weight"))?,
+        wo: weight(loader, &at("attention.wo.weight"))?,
         temp: Param::from_tensor(loader.tensor_f32(&at("attention.temp"))?),
-        gater: PackedTensor::new(loader.tensor(&at("attention.gater.weight"))?),
+        gater: weight(loader, &at("attention.gater.weight"))?,
         head_dim: config.head_dim,
     };
     let feed_forward = if config.is_expert_layer(n) {
         FeedForward::Experts(ExpertFeedForward {
             experts: Experts {
-                w13: PackedTensor::new(loader.tensor(&at("feed_forward.experts.w13"))?),
-                w2: PackedTensor::new(loader.tensor(&at("feed_forward.experts.w2"))?),
+                w13: gate_up(loader, &at("feed_forward.experts"))?,
+                w2: weight(loader, &at("feed_forward.experts.w2"))?,
             },
             router: router(loader, config, n)?,
         })
     } else {
         FeedForward::Dense(DenseFeedForward {
-            w_in: PackedTensor::new(loader.tensor(&at("feed_forward.w_in.weight"))?),
-            w_out: PackedTensor::new(loader.tensor(&at("feed_forward.w_out.weight"))?),
+            w_in: weight(loader, &at("feed_forward.w_in.weight"))?,
+            w_out: weight(loader, &at("feed_forward.w_out.weight"))?,
         })
     };
     Ok(Layer {
@@ -220,13 +246,38 @@ fn router(loader: &Loader<'_>, config: &Zonos2Config, n: usize) -> Result<Router
             biased(loader, &at("router_mlp.0"))?,
             biased(loader, &at("router_mlp.2"))?,
         ],
-        router_mlp_out: PackedTensor::new(loader.tensor(&at("router_mlp.4.weight"))?),
+        router_mlp_out: weight(loader, &at("router_mlp.4.weight"))?,
         balancing_biases: Param::from_tensor(loader.tensor_f32(&at("balancing_biases"))?),
         balancing_sign: match config.balancing {
             Balancing::Legacy => 1.0,
             Balancing::Quantile => -1.0,
         },
         top_k: config.experts_per_token(n),
+    })
+}
+
+fn gate_up(loader: &Loader<'_>, experts: &str) -> Result<GateUp, LoadError> {
+    let gate = format!("{experts}.gate");
+    if !loader.has(&gate) {
+        return Ok(GateUp::Interleaved(weight(
+            loader,
+            &format!("{experts}.w13"),
+        )?));
+    }
+    Ok(GateUp::Split(SplitGateUp {
+        gate: weight(loader, &gate)?,
+        up: weight(loader, &format!("{experts}.up"))?,
+    }))
+}
+
+/// A matrix as the file stores it; quantised blocks stay blocks where the device's kernels read them.
+fn weight<const D: usize>(loader: &Loader<'_>, name: &str) -> Result<PackedTensor<D>, LoadError> {
+    let packed = zonos_kernels::reads_blocks(loader.device());
+    Ok(match loader.stored_weight(name, packed)? {
+        StoredWeight::Blocks { rows, blocks } => {
+            PackedTensor::from_blocks(rows, blocks, Activations::default_for(blocks))
+        }
+        StoredWeight::Dense(weight) => PackedTensor::new(weight),
     })
 }
 

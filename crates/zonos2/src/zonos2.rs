@@ -4,6 +4,7 @@ use std::path::Path;
 
 use burn::tensor::{Device, Tensor};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
+use zonos_kernels::Activations;
 use zonos_nn::Tap;
 
 use crate::Zonos2Config;
@@ -58,12 +59,16 @@ impl Zonos2 {
         Ok(model)
     }
 
-    /// The configuration in the `params.json` beside a checkpoint's weights.
+    /// The configuration in the `params.json` beside a checkpoint's weights, or in the metadata of a
+    /// GGUF file.
     ///
     /// # Errors
     ///
     /// [`Zonos2Error::NoParams`] when there is none, [`Zonos2Error::Config`] when it is wrong.
     pub fn config_of(checkpoint: &Checkpoint) -> Result<Zonos2Config, Zonos2Error> {
+        if let Some(config) = crate::gguf::config(checkpoint) {
+            return config;
+        }
         let params = checkpoint
             .sidecar("params.json")?
             .ok_or_else(|| Zonos2Error::NoParams(checkpoint.path().to_owned()))?;
@@ -91,6 +96,14 @@ impl Zonos2 {
             device: device.clone(),
         };
         Ok((model, report))
+    }
+
+    /// The same model with quantised weights that meet activations as `activations` says; loading chooses
+    /// by [`Activations::default_for`]. Weights that are plain numbers are not concerned.
+    #[must_use]
+    pub fn with_activations(mut self, activations: Activations) -> Self {
+        self.backbone = self.backbone.with_activations(activations);
+        self
     }
 
     /// The configuration.

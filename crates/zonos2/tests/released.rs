@@ -82,7 +82,7 @@ fn a_sparse_file_of_real_size_opens_in_little_memory_and_generates() {
 
     let before = resident_megabytes();
     let checkpoint = Checkpoint::open(dir.path()).expect("opens");
-    let report = plan(&checkpoint, &name_map(), &tensor_specs(&config)).expect("plans");
+    let report = plan(&checkpoint, &name_map(&config), &tensor_specs(&config)).expect("plans");
     assert!(report.is_clean(), "{report}");
     assert_eq!(checkpoint.total_bytes(), 2 * PARAMETERS as u64);
     let (model, _) = Zonos2::load_with(

@@ -246,7 +246,11 @@ impl Teacher {
     /// encoder.layers.0.ffn1.output_dense.weight.weight  encoder.layers.0.ffn1.output_dense.weight
     /// ```
     pub fn checkpoint_name(path: &str) -> String {
-        // Packed matrices are a module of their own.
-        path.replace(".weight.weight", ".weight")
+        // A matrix is a module of its own, in one of several forms, whose names are capitalised.
+        let parts: Vec<&str> = path
+            .split('.')
+            .filter(|part| !part.starts_with(char::is_uppercase))
+            .collect();
+        parts.join(".").replace(".weight.weight", ".weight")
     }
 }

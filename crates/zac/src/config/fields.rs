@@ -124,6 +124,12 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
+    /// As [`unknown`](Self::unknown), in sentences.
+    pub(super) fn not_used(&self) -> impl Iterator<Item = String> {
+        let keys = self.unknown().into_iter();
+        keys.map(|key| format!("{key} is not known to this build, and not used"))
+    }
+
     /// What tensors and JSON say about one number: the tensors decide, and the JSON may not
     /// contradict them.
     pub(super) fn agreed(

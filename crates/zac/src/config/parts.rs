@@ -96,7 +96,7 @@ pub(super) fn stages(
             });
             StageConfig::Patch(size)
         };
-        warnings.extend(fields.unknown());
+        warnings.extend(fields.not_used());
         stages.push(stage);
     }
     Ok(stages)
@@ -199,7 +199,7 @@ fn transformer(
         .is_some();
     if fields.get("layer_scale").is_some() && !scaled {
         warnings.push(format!(
-            "{}.layer_scale is given, but the file has no '{first}.layer_scale_1.scale'",
+            "{}.layer_scale is given, but the file has no tensor '{first}.layer_scale_1.scale': nothing is scaled there",
             fields.place()
         ));
     }
@@ -483,8 +483,8 @@ pub(super) fn head(
             || !points.is_multiple_of(2)
         {
             return Err(format!(
-                "{}.n_fft: expected an even number, not below hop_length = {hop_length} and an even number above it, \
-                 found {points}",
+                "{}.n_fft: expected hop_length = {hop_length} or more by an even number, and itself even, found \
+                 {points}",
                 entry.place()
             ));
         }
@@ -533,7 +533,7 @@ pub(super) fn resampler_taps(
             Ok(taps)
         }
         _ => Err(format!(
-            "tensor '{NAME}' has shape {shape:?}, expected [{new}, 1, {orig} and an even number more]"
+            "tensor '{NAME}' has shape {shape:?}, expected [{new}, 1, {orig} + 2 width]"
         )),
     }
 }

@@ -1,19 +1,21 @@
 //! From checkpoints to the encoder.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use burn::tensor::Device;
-use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, NameMap};
+use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, Loader, NameMap};
 use zonos_nn::Resample;
-use zonos_w2v_bert::{Teacher, TeacherConfig};
+use zonos_w2v_bert::{Teacher, TeacherConfig, TeacherSource};
 
 use super::{Parts, ZacEncoder};
-use crate::load::{Source, opened, planned, rules, tensor_specs};
+use crate::load::{Source, accept, planned, rules, tensor_specs, tolerant, warn_unused};
+use crate::names::{TEACHER, spellings};
 use crate::prepare::{HOP, SAMPLE_RATE};
 use crate::{NameOverrides, ZacConfig, ZacError, ZacKind};
 
-/// In front of the names of the teacher's tensors.
-const TEACHER: &str = "teacher.";
+/// A tensor that every teacher has.
+const PROJECTION: &str = "feature_projection.projection.weight";
 
 impl ZacEncoder {
     /// Opens and loads an encoder file: a file, a folder that holds one, or a hub id; weight norm is
@@ -49,11 +51,12 @@ impl ZacEncoder {
     }
 
     /// Loads an opened file with names of its own, and the teacher from `teacher` where that is given:
-    /// the published Wav2Vec2-BERT, or another encoder's file.
+    /// the published Wav2Vec2-BERT, or another encoder's file. Names that begin with `teacher.` are looked
+    /// up where the teacher is.
     ///
     /// # Errors
     ///
-    /// As [`load_with`](Self::load_with), and [`ZacError::Map`] for a name that the file does not have.
+    /// As [`load_with`](Self::load_with), and [`ZacError::MapName`].
     pub fn load_mapped(
         checkpoint: &Checkpoint,
         teacher: Option<&Checkpoint>,
@@ -65,21 +68,33 @@ impl ZacEncoder {
         for warning in &config.warnings {
             tracing::warn!("{}: {warning}", checkpoint.path().display());
         }
-        let specs = tensor_specs(&config);
-        let map = codec_rules(&config, overrides);
-        let loader = opened(checkpoint, &map, &specs, overrides, options, device)?;
+        let inside = teacher.is_none();
+        let (map, specs) = (
+            codec_rules(&config, inside, overrides),
+            tensor_specs(&config),
+        );
+        let heard = teacher.unwrap_or(checkpoint);
+        let taught = source_of(&config, inside, overrides);
+        let found = [
+            planned(checkpoint, &map, &specs, overrides)?,
+            Teacher::check_from(heard, &taught)?,
+        ];
+        let spelled = |name: &str| spellings_in(name, overrides, &found[1]);
+        let [codec, own] = separated(found.clone(), inside);
+        if !options.partial {
+            accept(&codec, checkpoint, spelled)?;
+            accept(&own, heard, spelled)?;
+        }
+        warn_unused(&codec);
+        warn_unused(&own);
+        let options = tolerant(options);
+        let loader = Loader::new(checkpoint, &map, &specs, &options, device)?;
         let source = Source {
             loader: &loader,
             device,
         };
-        let (inner, report) = match (teacher, teacher_layers(&config)) {
-            // A published teacher goes on after the layer that the encoder was made for.
-            (Some(teacher), Some(layers)) => {
-                Teacher::load_layers(teacher, layers, options, device)?
-            }
-            _ => Teacher::load_with(teacher.unwrap_or(checkpoint), options, device)?,
-        };
-        let report = joined(loader.report().clone(), report, teacher.is_none());
+        let (inner, report) = Teacher::load_from(heard, &taught, &options, device)?;
+        let report = joined([loader.report().clone(), report], inside);
         let parts = parts(&source, &config, inner)?;
         let file = checkpoint.path().display().to_string();
         Ok((Self::new(parts, config, file)?, report))
@@ -100,20 +115,48 @@ impl ZacEncoder {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), and [`ZacError::Map`].
+    /// As [`check`](Self::check), and [`ZacError::MapName`].
     pub fn check_mapped(
         checkpoint: &Checkpoint,
         teacher: Option<&Checkpoint>,
         overrides: &NameOverrides,
     ) -> Result<LoadReport, ZacError> {
         let config = encoder_config(checkpoint, teacher, overrides)?;
-        let (map, specs) = (codec_rules(&config, overrides), tensor_specs(&config));
-        let report = planned(checkpoint, &map, &specs, overrides)?;
-        let inner = match (teacher, teacher_layers(&config)) {
-            (Some(teacher), Some(layers)) => Teacher::check_layers(teacher, layers)?,
-            _ => Teacher::check(teacher.unwrap_or(checkpoint))?,
+        let inside = teacher.is_none();
+        let (map, specs) = (
+            codec_rules(&config, inside, overrides),
+            tensor_specs(&config),
+        );
+        let codec = planned(checkpoint, &map, &specs, overrides)?;
+        let taught = source_of(&config, inside, overrides);
+        let own = Teacher::check_from(teacher.unwrap_or(checkpoint), &taught)?;
+        Ok(joined([codec, own], inside))
+    }
+}
+
+/// Rules from the file's names to the codec's. Where a teacher from elsewhere stands for the file's own,
+/// that one is not needed.
+fn codec_rules(config: &ZacConfig, inside: bool, overrides: &NameOverrides) -> NameMap {
+    let map = rules(config, overrides);
+    if inside {
+        return map;
+    }
+    map.ignore(&format!("{TEACHER}*"))
+}
+
+/// How the teacher is read. One from elsewhere goes on after the layer that the encoder was made for, and
+/// the codec in its file is not needed.
+fn source_of(config: &ZacConfig, inside: bool, overrides: &NameOverrides) -> TeacherSource {
+    let names = overrides.teacher_names();
+    if inside {
+        return TeacherSource {
+            layers: None,
+            names,
         };
-        Ok(joined(report, inner, teacher.is_none()))
+    }
+    TeacherSource {
+        layers: teacher_layers(config),
+        names: names.ignore("codec.*"),
     }
 }
 
@@ -145,48 +188,76 @@ fn parts(source: &Source<'_>, config: &ZacConfig, teacher: Teacher) -> Result<Pa
     })
 }
 
-/// Rules from the file's names to the codec's; the teacher has rules of its own.
-fn codec_rules(config: &ZacConfig, overrides: &NameOverrides) -> NameMap {
-    rules(config, overrides).ignore(&format!("{TEACHER}*"))
+/// What stands in front of the teacher's names in its file.
+fn front_of(teacher: &LoadReport) -> &str {
+    let whole = teacher.matched.iter().find(|m| m.name == PROJECTION);
+    let front = whole.and_then(|m| m.from.first()?.strip_suffix(PROJECTION));
+    front.unwrap_or(TEACHER)
 }
 
-/// One report of both parts. In one file each ignores the other's tensors.
-fn joined(mut codec: LoadReport, teacher: LoadReport, one_file: bool) -> LoadReport {
-    let mut ignored = teacher.ignored;
-    if one_file {
-        codec.ignored.retain(|i| !i.name.starts_with(TEACHER));
-        ignored.retain(|i| i.name.starts_with(TEACHER));
-        codec.ignored.extend(ignored);
+/// The spellings under which a tensor of the codec or of the teacher is looked for.
+fn spellings_in(name: &str, overrides: &NameOverrides, teacher: &LoadReport) -> Vec<String> {
+    let mut all = spellings(name, overrides);
+    let front = front_of(teacher);
+    if let Some(own) = name.strip_prefix(TEACHER).filter(|_| front != TEACHER) {
+        all.push(format!("{front}{own}"));
     }
-    let named = |name: String| format!("{TEACHER}{name}");
-    codec
-        .matched
-        .extend(teacher.matched.into_iter().map(|mut m| {
-            m.name = named(m.name);
-            m
-        }));
-    codec
-        .missing
-        .extend(teacher.missing.into_iter().map(|mut m| {
-            m.name = named(m.name);
-            m
-        }));
-    codec
-        .wrong_shape
-        .extend(teacher.wrong_shape.into_iter().map(|mut w| {
-            w.name = named(w.name);
-            w
-        }));
-    codec
-        .wrong_dtype
-        .extend(teacher.wrong_dtype.into_iter().map(|mut w| {
-            w.name = named(w.name);
-            w
-        }));
-    codec.absent.extend(teacher.absent.into_iter().map(named));
-    codec.unexpected.extend(teacher.unexpected);
+    all
+}
+
+/// The reports of the codec and of the teacher, each with the tensors that are for it to report, the
+/// teacher's names as the codec has them. In one file (`inside`) each finds the other's tensors
+/// unexpected: what both do is the codec's to report, and nobody's.
+fn separated([mut codec, mut teacher]: [LoadReport; 2], inside: bool) -> [LoadReport; 2] {
+    let front = front_of(&teacher).to_owned();
+    if inside {
+        let known = |report: &LoadReport| -> BTreeSet<String> {
+            let matched = report.matched.iter().flat_map(|m| &m.from);
+            let shapes = report.wrong_shape.iter().flat_map(|w| &w.from);
+            let dtypes = report.wrong_dtype.iter().flat_map(|w| &w.from);
+            matched.chain(shapes).chain(dtypes).cloned().collect()
+        };
+        let mut theirs = known(&teacher);
+        teacher.ignored.retain(|i| i.name.starts_with(&front));
+        theirs.extend(teacher.ignored.iter().map(|i| i.name.clone()));
+        codec.unexpected.retain(|u| !theirs.contains(&u.name));
+        teacher.unexpected.clear();
+        teacher.problems.retain(|p| !codec.problems.contains(p));
+    }
+    let named = |name: &mut String| name.insert_str(0, TEACHER);
+    teacher.matched.iter_mut().for_each(|m| named(&mut m.name));
+    teacher.missing.iter_mut().for_each(|m| named(&mut m.name));
+    teacher.absent.iter_mut().for_each(named);
+    let (shapes, dtypes) = (&mut teacher.wrong_shape, &mut teacher.wrong_dtype);
+    shapes.iter_mut().for_each(|w| named(&mut w.name));
+    dtypes.iter_mut().for_each(|w| named(&mut w.name));
+    [codec, teacher]
+}
+
+/// One report of both parts. Notes on a teacher's own file, and what that has besides, begin with its
+/// name.
+fn joined(reports: [LoadReport; 2], inside: bool) -> LoadReport {
+    let [mut codec, mut teacher] = separated(reports, inside);
+    codec.matched.extend(teacher.matched);
+    codec.missing.extend(teacher.missing);
+    codec.wrong_shape.extend(teacher.wrong_shape);
+    codec.wrong_dtype.extend(teacher.wrong_dtype);
+    codec.absent.extend(teacher.absent);
+    codec.ignored.extend(teacher.ignored);
     codec.problems.extend(teacher.problems);
     codec.non_finite.extend(teacher.non_finite);
+    let strays = teacher.unexpected.iter().map(|u| {
+        format!(
+            "tensor '{}' {:?} is not used: the model knows no such tensor",
+            u.name, u.shape
+        )
+    });
+    teacher.notes.extend(strays);
+    if !inside {
+        for note in &mut teacher.notes {
+            *note = format!("{}: {note}", teacher.checkpoint);
+        }
+    }
     for note in teacher.notes {
         if !codec.notes.contains(&note) {
             codec.notes.push(note);
@@ -237,13 +308,16 @@ fn encoder_config(
             )));
         }
     }
-    if teacher.is_none() && !checkpoint.names().any(|name| name.contains(TEACHER)) {
+    let names = overrides.teacher_names();
+    let is_teachers = |name: &str| name.contains(TEACHER) || name.ends_with(PROJECTION);
+    if teacher.is_none() && !checkpoint.names().any(|n| is_teachers(&names.renamed(n))) {
         return Err(wrong(format!(
             "holds no teacher (no tensor {TEACHER}*); give a Wav2Vec2-BERT 2.0 model beside it"
         )));
     }
     let source = teacher.unwrap_or(checkpoint);
-    let (sizes, _) = TeacherConfig::from_checkpoint(source)?;
+    overrides.check_teacher(source)?;
+    let (sizes, _) = TeacherConfig::from_mapped(source, &names)?;
     let width = config
         .encoder
         .as_ref()

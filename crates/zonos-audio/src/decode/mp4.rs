@@ -6,8 +6,9 @@
 use super::Problem;
 use super::source::Source;
 
-/// Boxes that are looked at; real files have some dozens outside their tables.
-const MAX_BOXES: usize = 1 << 16;
+/// Boxes that are looked at; real files have some dozens outside their tables, and seven a fragment,
+/// of which there may be ten a second.
+const MAX_BOXES: usize = 1 << 19;
 
 /// Nesting that is followed.
 const MAX_DEPTH: usize = 8;
@@ -79,6 +80,7 @@ pub(super) fn scan(source: &mut Source) -> Result<Movie, Problem> {
         movie: Movie::default(),
         found: false,
         boxes: 0,
+        samples: 0,
     };
     let end = source.len();
     scan.boxes_in(source, 0, end, 0)?;
@@ -92,6 +94,8 @@ struct Scan {
     movie: Movie,
     found: bool,
     boxes: usize,
+    /// Samples in all fragments.
+    samples: u64,
 }
 
 impl Scan {
@@ -142,10 +146,31 @@ impl Scan {
         match &kind {
             b"moov" => self.found = true,
             b"trak" => self.movie.tracks.push(Track::default()),
-            b"mdia" | b"minf" | b"stbl" | b"edts" => {}
+            b"mdia" | b"minf" | b"stbl" | b"edts" | b"moof" | b"traf" => {}
+            b"trun" => return self.run(source, body, end),
             _ => return self.leaf(source, kind, body, end),
         }
         self.boxes_in(source, body, end, depth + 1)
+    }
+
+    /// A run of samples in a fragment. The demuxer counts them one by one, so a run that the file cannot
+    /// hold, billions in a few bytes, is refused here.
+    fn run(&mut self, source: &mut Source, body: u64, end: u64) -> Result<(), Problem> {
+        /// Flags of fields that every sample has, four bytes each.
+        const FIELDS: u32 = 0xf00;
+        let head = source.peek(body, 8)?;
+        if head.len() < 8 || end - body < 8 {
+            return Ok(());
+        }
+        let fields = (u32_at(&head, 0) & FIELDS).count_ones();
+        let samples = u64::from(u32_at(&head, 4));
+        self.samples += samples;
+        if samples * 4 * u64::from(fields) > end - body - 8 || self.samples > source.len() {
+            return Err(Problem::damaged(
+                "a fragment with more samples than the file has room for",
+            ));
+        }
+        Ok(())
     }
 
     fn leaf(
@@ -300,6 +325,21 @@ mod tests {
     fn pauses_and_parts_are_no_padding() {
         let movie = read(movie(&[[50, u32::MAX, 1 << 16], [0, 100, 1 << 16]])).unwrap();
         assert_eq!(movie.trim(7, 44_100, None), (100, None));
+    }
+
+    #[test]
+    fn runs_have_room_in_the_file() {
+        let file = |flags: u32, samples: u32, room: usize| {
+            let mut run = words(&[flags, samples]);
+            run.resize(8 + room, 0);
+            let fragment = part(b"moof", &part(b"traf", &part(b"trun", &run)));
+            read([movie(&[]), fragment].concat())
+        };
+        assert!(file(0x300, 3, 24).is_ok());
+        assert!(matches!(file(0x300, 4, 24), Err(Problem::Damaged(_))));
+        // Samples of the default size take a byte at least.
+        assert!(file(0, 100, 0).is_ok());
+        assert!(matches!(file(0, u32::MAX, 0), Err(Problem::Damaged(_))));
     }
 
     #[test]

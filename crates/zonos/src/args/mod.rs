@@ -124,6 +124,14 @@ pub(crate) enum Command {
     Inspect(commands::inspect::InspectArgs),
     /// Copy a checkpoint into another format.
     Convert(commands::convert::ConvertArgs),
+    /// Write a GGUF file in fewer bits.
+    Quantize(commands::quantize::QuantizeArgs),
+    /// Collect which inputs of the experts matter, for quantize.
+    Imatrix(commands::imatrix::ImatrixArgs),
+    /// Measure a model on a corpus, and how far a quantised one is from the original.
+    Perplexity(commands::perplexity::PerplexityArgs),
+    /// Make a corpus to measure models on.
+    Corpus(commands::corpus::CorpusArgs),
     /// Write the built-in demo model into a folder.
     DemoCheckpoint(commands::demo_checkpoint::DemoCheckpointArgs),
     /// Check on this machine and device that the engine computes what it should.

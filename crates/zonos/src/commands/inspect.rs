@@ -158,12 +158,14 @@ fn planned(checkpoint: &Checkpoint, kind: ModelKind) -> Option<anyhow::Result<Lo
         ModelKind::ZacEncoder => ZacEncoder::check(checkpoint)
             .map(tolerated)
             .map_err(anyhow::Error::from),
-        ModelKind::W2vBert => Teacher::check(checkpoint).map_err(anyhow::Error::from),
+        ModelKind::W2vBert => Teacher::check(checkpoint)
+            .map(tolerated)
+            .map_err(anyhow::Error::from),
         _ => return None,
     })
 }
 
-/// ZAC-1 loads with tensors that nothing uses, and warns of each.
+/// ZAC-1 and its teacher load with tensors that nothing uses, and warn of each.
 fn tolerated(mut report: LoadReport) -> LoadReport {
     for tensor in std::mem::take(&mut report.unexpected) {
         report.notes.push(format!(
@@ -203,7 +205,7 @@ fn plan_backbone(checkpoint: &Checkpoint) -> anyhow::Result<LoadReport> {
     let config = Zonos2::config_of(checkpoint)?;
     Ok(plan(
         checkpoint,
-        &zonos2::name_map(),
-        &zonos2::tensor_specs(&config),
+        &zonos2::name_map(&config),
+        &zonos2::file_specs(checkpoint, &config),
     )?)
 }

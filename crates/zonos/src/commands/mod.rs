@@ -4,14 +4,18 @@ pub(crate) mod audio;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod convert;
+pub(crate) mod corpus;
 pub(crate) mod dac;
 pub(crate) mod demo_checkpoint;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod generate;
+pub(crate) mod imatrix;
 pub(crate) mod inspect;
 pub(crate) mod man;
+pub(crate) mod perplexity;
 pub(crate) mod prompt;
+pub(crate) mod quantize;
 pub(crate) mod tts;
 pub(crate) mod validate;
 pub(crate) mod voices;
@@ -55,6 +59,10 @@ fn dispatch(cli: &Cli) -> Outcome {
         Command::Embed(args) => embed::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Convert(args) => convert::run(args, global),
+        Command::Quantize(args) => quantize::run(args, global),
+        Command::Imatrix(args) => imatrix::run(args, global),
+        Command::Perplexity(args) => perplexity::run(args, global),
+        Command::Corpus(args) => corpus::run(args, global),
         Command::DemoCheckpoint(args) => demo_checkpoint::run(args, global),
         Command::Doctor(args) => doctor::run(args, global),
         Command::Completions(args) => completions::run(args),

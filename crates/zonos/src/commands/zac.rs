@@ -7,7 +7,7 @@ mod roundtrip;
 
 pub(crate) use decode::seam_tolerance;
 
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,12 @@ use zonos_audio::decode::{DecodeLimits, decode_file};
 use zonos_audio::encode::AudioFormat;
 use zonos_audio::{Codes, npy};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
-use zonos_zac::{HOP, NameOverrides, PrepareError, SAMPLE_RATE, ZacConfig, ZacDecoder, ZacEncoder};
+use zonos_zac::{
+    HOP, NameOverrides, PrepareError, SAMPLE_RATE, StageConfig, ZacConfig, ZacDecoder, ZacEncoder,
+};
 
 use crate::args::GlobalArgs;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, one_line};
 use crate::interrupt;
 use crate::{output, weights};
 
@@ -97,9 +99,10 @@ struct DecoderArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Weights")]
 struct VariantArgs {
-    /// The decoder to take from a folder or repository; a file is taken as it is.
-    #[arg(long, value_name = "V", value_enum, default_value_t)]
-    variant: Variant,
+    /// The decoder to take from a folder or repository [default: keep2_plain]. A file that holds the
+    /// other one is refused.
+    #[arg(long, value_name = "V", value_enum)]
+    variant: Option<Variant>,
 }
 
 /// The decoders that were released.
@@ -115,6 +118,19 @@ pub(crate) enum Variant {
 }
 
 impl Variant {
+    /// Which decoder a file holds, by its layers: what its name says, anyone can change.
+    fn of(config: &ZacConfig) -> Self {
+        let pruned = config.stages.iter().all(|stage| match stage {
+            StageConfig::Transformer(stage) => stage.layers.len() <= 2,
+            StageConfig::Patch(_) => true,
+        });
+        if pruned {
+            Self::Keep2Plain
+        } else {
+            Self::FullMr
+        }
+    }
+
     /// Its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -137,16 +153,22 @@ impl Variant {
 #[command(next_help_heading = "Weights")]
 struct MapArgs {
     /// Table of tensor names, for files that spell them otherwise: JSON or TOML, our name = file's name.
+    /// Our names of a teacher's tensors begin with "teacher.", also where --teacher gives it.
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
 }
 
 impl MapArgs {
     fn read(&self) -> Result<NameOverrides, Failure> {
-        match &self.map {
-            None => Ok(NameOverrides::default()),
-            Some(path) => Ok(NameOverrides::from_file(path)?),
-        }
+        read_map(self.map.as_deref())
+    }
+}
+
+/// A table of names; none when no file is given.
+fn read_map(path: Option<&Path>) -> Result<NameOverrides, Failure> {
+    match path {
+        None => Ok(NameOverrides::default()),
+        Some(path) => Ok(NameOverrides::from_file(path)?),
     }
 }
 
@@ -164,14 +186,29 @@ struct TeacherArgs {
 /// `name`.
 fn open(reference: &str, name: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     let named = reference.starts_with("hub:") || holds_released(Path::new(reference));
-    let checkpoint = weights::open_file(reference, named.then_some(name), quiet)?;
-    for notice in checkpoint.notices() {
-        output::note(
-            quiet,
-            format_args!("note: {}: {notice}", checkpoint.path().display()),
-        );
-    }
+    let opened = weights::open_file(reference, named.then_some(name), quiet);
+    let checkpoint = opened.map_err(|failure| also_looked_for(failure, reference, name))?;
+    say_notices(&checkpoint, quiet);
     Ok(checkpoint)
+}
+
+/// The failure to find anything in a folder, with the name that was looked for first.
+fn also_looked_for(failure: Failure, reference: &str, name: &str) -> Failure {
+    match failure {
+        Failure::Failed(error) if Path::new(reference).is_dir() => {
+            let text = one_line(&error);
+            Failure::failed(text.replacen("; looked for ", &format!("; looked for {name}, "), 1))
+        }
+        other => other,
+    }
+}
+
+/// What a checkpoint leaves out.
+fn say_notices(checkpoint: &Checkpoint, quiet: bool) {
+    let name = checkpoint.path().display();
+    for notice in checkpoint.notices() {
+        output::note(quiet, format_args!("note: {name}: {notice}"));
+    }
 }
 
 /// Whether a folder holds files under the released names. Others may hold a single file of any name.
@@ -194,16 +231,30 @@ struct OpenDecoder {
 impl OpenDecoder {
     fn open(
         reference: &str,
-        variant: Variant,
-        map: &MapArgs,
+        variant: Option<Variant>,
+        map: NameOverrides,
         quiet: bool,
     ) -> Result<Self, Failure> {
-        let map = map.read()?;
-        let checkpoint = open(reference, variant.file(), quiet)?;
+        let checkpoint = open(reference, variant.unwrap_or_default().file(), quiet)?;
         // What is wrong is said before a weight is read.
         let report = ZacDecoder::check_mapped(&checkpoint, &map)?;
         let config = ZacConfig::from_mapped(&checkpoint, &map)?;
-        warn(&report, &config);
+        let found = Variant::of(&config);
+        if let Some(asked) = variant.filter(|asked| *asked != found) {
+            return Err(Failure::failed(format!(
+                "{}: --variant {} was asked for, but the file holds {} ({} layers a stage); leave --variant out, or \
+                 give {}",
+                checkpoint.path().display(),
+                asked.name(),
+                found.name(),
+                match found {
+                    Variant::Keep2Plain => "at most two",
+                    Variant::FullMr => "more than two",
+                },
+                asked.file()
+            )));
+        }
+        warn(&report, &config, &[&checkpoint]);
         Ok(Self {
             checkpoint,
             map,
@@ -212,7 +263,7 @@ impl OpenDecoder {
     }
 
     fn of(args: &DecoderArgs, quiet: bool) -> Result<Self, Failure> {
-        Self::open(&args.model, args.variant.variant, &args.map, quiet)
+        Self::open(&args.model, args.variant.variant, args.map.read()?, quiet)
     }
 
     fn load(&self, device: &Device) -> Result<ZacDecoder, Failure> {
@@ -241,10 +292,9 @@ impl OpenEncoder {
     fn open(
         reference: &str,
         teacher: &TeacherArgs,
-        map: &MapArgs,
+        map: NameOverrides,
         quiet: bool,
     ) -> Result<Self, Failure> {
-        let map = map.read()?;
         let checkpoint = open(reference, ENCODER_FILE, quiet)?;
         let teacher = teacher
             .teacher
@@ -252,7 +302,15 @@ impl OpenEncoder {
             .map(|reference| open_teacher(reference, quiet))
             .transpose()?;
         let report = ZacEncoder::check_mapped(&checkpoint, teacher.as_ref(), &map)?;
-        warn(&report, &ZacConfig::from_mapped(&checkpoint, &map)?);
+        let opened: Vec<&Checkpoint> = [Some(&checkpoint), teacher.as_ref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        warn(
+            &report,
+            &ZacConfig::from_mapped(&checkpoint, &map)?,
+            &opened,
+        );
         Ok(Self {
             checkpoint,
             teacher,
@@ -279,25 +337,27 @@ fn open_teacher(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     if holds_released(Path::new(reference)) {
         return open(reference, ENCODER_FILE, quiet);
     }
-    let checkpoint = weights::open(reference, quiet)?;
-    for notice in checkpoint.notices() {
-        output::note(
-            quiet,
-            format_args!("note: {}: {notice}", checkpoint.path().display()),
-        );
-    }
+    let opened = weights::open(reference, quiet);
+    let checkpoint = opened.map_err(|failure| also_looked_for(failure, reference, ENCODER_FILE))?;
+    say_notices(&checkpoint, quiet);
     Ok(checkpoint)
 }
 
-/// Says what is odd about a file without making it unusable.
-fn warn(report: &LoadReport, config: &ZacConfig) {
-    let file = &report.checkpoint;
-    for key in &config.warnings {
+/// Says what is odd about a file without making it unusable. Notices of the files that were `opened`
+/// have been said.
+fn warn(report: &LoadReport, config: &ZacConfig, opened: &[&Checkpoint]) {
+    for sentence in &config.warnings {
         output::note(
             false,
-            format_args!("warning: {file}: {key} is not known to this build, and not used"),
+            format_args!("warning: {}: {sentence}", report.checkpoint),
         );
     }
+    warn_report(report, opened);
+}
+
+/// What a report says besides what is wrong: tensors that nothing uses, remarks.
+fn warn_report(report: &LoadReport, opened: &[&Checkpoint]) {
+    let file = &report.checkpoint;
     for tensor in &report.unexpected {
         output::note(
             false,
@@ -307,12 +367,61 @@ fn warn(report: &LoadReport, config: &ZacConfig) {
             ),
         );
     }
+    for note in &report.notes {
+        // A note on another file begins with its name.
+        let own = opened.iter().find_map(|checkpoint| {
+            let rest = note.strip_prefix(&checkpoint.path().display().to_string())?;
+            rest.strip_prefix(": ")
+        });
+        let mut said = opened.iter().flat_map(|checkpoint| checkpoint.notices());
+        if said.any(|notice| notice == own.unwrap_or(note)) {
+            continue;
+        }
+        match own {
+            Some(_) => output::note(false, format_args!("warning: {note}")),
+            None => output::note(false, format_args!("warning: {file}: {note}")),
+        }
+    }
+}
+
+/// Names of files in `folder` that an earlier run wrote and this one did not: they belong to another
+/// recording, and are told from this one's by nothing else. They are said and left where they are.
+fn left_over(
+    folder: &Path,
+    written: &BTreeSet<String>,
+    is_ours: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut old: Vec<String> = names
+        .filter(|name| !written.contains(name) && is_ours(name))
+        .collect();
+    old.sort();
+    if let Some((first, count)) = weights::first_names(old.iter().map(String::as_str)) {
+        output::note(
+            false,
+            format_args!(
+                "warning: {}: {count} files are of an earlier run, not of this one ({first}); remove them, or give a new folder",
+                folder.display()
+            ),
+        );
+    }
+    old
+}
+
+/// Whether `name` is `front`, a number, and `back`.
+fn is_numbered(name: &str, front: &str, back: &str) -> bool {
+    let number = name.strip_prefix(front).and_then(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit())?;
+        Some(rest.split_at(end))
+    });
+    number.is_some_and(|(number, rest)| !number.is_empty() && rest.starts_with(back))
 }
 
 /// The format that a path's ending asks for; `None` for `.npy`.
 fn sound_or_npy(path: &Path) -> Result<Option<AudioFormat>, Failure> {
     let format = output::sound_format(path)?;
-    if format.is_none() && path.extension().and_then(OsStr::to_str) != Some("npy") {
+    if format.is_none() && output::check_ending(path, "npy").is_err() {
         return Err(Failure::usage(format!(
             "{}: the ending must be .npy, {}; it chooses the format",
             path.display(),
@@ -369,6 +478,12 @@ impl Recording {
             }
         };
         let values = array.to_f32();
+        // Here, where its place in the file is known.
+        if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+            return Err(array
+                .element_error(at, values[at], "a finite sample")
+                .into());
+        }
         let channels = values.chunks(samples.max(1)).map(<[f32]>::to_vec).collect();
         Ok(Self {
             channels,

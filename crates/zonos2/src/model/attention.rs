@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{Tensor, TensorData};
-use zonos_kernels::{PackedTensor, ops};
+use zonos_kernels::{Activations, PackedTensor, ops};
 use zonos_nn::{RotaryRows, rms_norm};
 
 use crate::cache::LayerCache;
@@ -38,6 +38,17 @@ pub struct Attention {
 }
 
 impl Attention {
+    /// See [`super::Backbone::with_activations`].
+    pub(crate) fn with_activations(self, activations: Activations) -> Self {
+        Self {
+            wq: self.wq.with_activations(activations),
+            wkv: self.wkv.with_activations(activations),
+            wo: self.wo.with_activations(activations),
+            gater: self.gater.with_activations(activations),
+            ..self
+        }
+    }
+
     /// `h [rows, dim]`, normalised -> what attention adds to the residual stream, `[rows, dim]`.
     pub(crate) fn forward(
         &self,

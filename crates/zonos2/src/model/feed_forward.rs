@@ -1,9 +1,9 @@
 //! Feed-forward blocks: dense, or a mixture of experts.
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 use burn::tensor::activation::silu;
-use zonos_kernels::PackedTensor;
+use zonos_kernels::{Activations, PackedTensor, expert_gate_up};
 use zonos_nn::Tap;
 
 use super::Router;
@@ -19,6 +19,32 @@ pub enum FeedForward {
 }
 
 impl FeedForward {
+    /// See [`super::Backbone::with_activations`].
+    pub(crate) fn with_activations(self, activations: Activations) -> Self {
+        match self {
+            Self::Dense(dense) => Self::Dense(DenseFeedForward {
+                w_in: dense.w_in.with_activations(activations),
+                w_out: dense.w_out.with_activations(activations),
+            }),
+            Self::Experts(ExpertFeedForward { experts, router }) => {
+                let w13 = match experts.w13 {
+                    GateUp::Interleaved(both) => {
+                        GateUp::Interleaved(both.with_activations(activations))
+                    }
+                    GateUp::Split(split) => GateUp::Split(SplitGateUp {
+                        gate: split.gate.with_activations(activations),
+                        up: split.up.with_activations(activations),
+                    }),
+                };
+                let w2 = experts.w2.with_activations(activations);
+                Self::Experts(ExpertFeedForward {
+                    experts: Experts { w13, w2 },
+                    router,
+                })
+            }
+        }
+    }
+
     /// `h [rows, dim]`, normalised -> what is added to the residual stream, and the router state.
     pub(crate) fn forward(
         &self,
@@ -60,10 +86,47 @@ impl DenseFeedForward {
 /// The experts' matrices, stacked.
 #[derive(Module, Debug)]
 pub struct Experts {
-    /// `[experts, 2 * ffn, dim]`: even rows gate, odd rows up
-    pub(crate) w13: PackedTensor<3>,
+    pub(crate) w13: GateUp,
     /// `[experts, dim, ffn]`
     pub(crate) w2: PackedTensor<3>,
+}
+
+/// The first half of the experts, in the form that the file has.
+#[derive(Module, Debug)]
+pub enum GateUp {
+    /// `[experts, 2 * ffn, dim]`: even rows gate, odd rows up
+    Interleaved(PackedTensor<3>),
+    /// A stack for the gates, one for the rest.
+    Split(SplitGateUp),
+}
+
+/// Both `[experts, ffn, dim]`.
+#[derive(Module, Debug)]
+pub struct SplitGateUp {
+    /// Rows that go through the activation.
+    pub(crate) gate: PackedTensor<3>,
+    /// Rows that are gated.
+    pub(crate) up: PackedTensor<3>,
+}
+
+impl GateUp {
+    /// `x [rows, dim]`, `expert [rows]` -> `silu(gate_e x) * up_e x`, `[rows, ffn]`.
+    fn forward(&self, x: Tensor<2>, expert: Tensor<1, Int>) -> Tensor<2> {
+        match self {
+            Self::Interleaved(both) => {
+                let both = both.expert_linear(x, expert);
+                let [rows, width] = both.dims();
+                let both = both.reshape([rows, width / 2, 2]);
+                let part = |i: usize| {
+                    both.clone()
+                        .slice([0..rows, 0..width / 2, i..i + 1])
+                        .reshape([rows, width / 2])
+                };
+                silu(part(0)) * part(1)
+            }
+            Self::Split(split) => expert_gate_up(&split.gate, &split.up, x, expert),
+        }
+    }
 }
 
 /// `sum over chosen e of weight_e * w2[e] (silu(gate_e h) * up_e h)`.
@@ -86,6 +149,8 @@ impl ExpertFeedForward {
         let top_k = routing.expert.dims()[1];
         // Row i of the input meets its j-th expert at row i * top_k + j.
         let expert = routing.expert.reshape([rows * top_k]);
+        tap.watch(format_args!("layer.{n}.expert.rows"), &h);
+        tap.watch(format_args!("layer.{n}.expert.chosen"), &expert);
         let x = if top_k == 1 {
             h
         } else {
@@ -93,16 +158,9 @@ impl ExpertFeedForward {
                 .repeat_dim(1, top_k)
                 .reshape([rows * top_k, dim])
         };
-        let both = self.experts.w13.expert_linear(x, expert.clone());
-        let width = both.dims()[1] / 2;
-        let both = both.reshape([rows * top_k, width, 2]);
-        let part = |i: usize| {
-            both.clone()
-                .slice([0..rows * top_k, 0..width, i..i + 1])
-                .reshape([rows * top_k, width])
-        };
-        let (gate, up) = (part(0), part(1));
-        let y = self.experts.w2.expert_linear(silu(gate) * up, expert);
+        let inner = self.experts.w13.forward(x, expert.clone());
+        tap.watch(format_args!("layer.{n}.expert.inner"), &inner);
+        let y = self.experts.w2.expert_linear(inner, expert);
         let y = y.reshape([rows, top_k, dim]) * routing.weight.unsqueeze_dim::<3>(2);
         let y = if top_k == 1 {
             y.reshape([rows, dim])

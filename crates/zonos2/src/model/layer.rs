@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use zonos_kernels::Activations;
 use zonos_nn::{RmsNorm, RotaryRows, Tap};
 
 use super::{Attention, FeedForward};
@@ -18,6 +19,13 @@ pub struct Layer {
 }
 
 impl Layer {
+    /// See [`super::Backbone::with_activations`].
+    pub(crate) fn with_activations(mut self, activations: Activations) -> Self {
+        self.attention = self.attention.with_activations(activations);
+        self.feed_forward = self.feed_forward.with_activations(activations);
+        self
+    }
+
     /// `x [rows, dim]`; `router_state [rows, router_dim]` of the expert layer below, if any. Returns
     /// the new residual stream and the router state for the expert layer above.
     #[allow(clippy::too_many_arguments)] // one call site; a struct would only rename the arguments

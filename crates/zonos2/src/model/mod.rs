@@ -11,13 +11,15 @@ mod router;
 
 pub use attention::Attention;
 pub use embedder::{MultiEmbedding, SpeakerProjection};
-pub use feed_forward::{DenseFeedForward, ExpertFeedForward, Experts, FeedForward};
+pub use feed_forward::{
+    DenseFeedForward, ExpertFeedForward, Experts, FeedForward, GateUp, SplitGateUp,
+};
 pub use layer::Layer;
 pub use router::Router;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use zonos_kernels::PackedTensor;
+use zonos_kernels::{Activations, PackedTensor};
 use zonos_nn::{RmsNorm, Rotary, Tap, rms_norm};
 
 use crate::cache::KvCache;
@@ -41,6 +43,15 @@ pub struct Backbone {
 }
 
 impl Backbone {
+    /// The same network; its quantised weights meet activations as `activations` says.
+    #[must_use]
+    pub fn with_activations(mut self, activations: Activations) -> Self {
+        self.multi_output = self.multi_output.with_activations(activations);
+        let layers = self.layers.into_iter();
+        self.layers = layers.map(|layer| layer.with_activations(activations)).collect();
+        self
+    }
+
     /// Hidden states after the output norm, `[rows, dim]`, of packed rows.
     ///
     /// With a cache, new keys and values are appended to it and, where it already holds positions,

@@ -34,8 +34,9 @@ Decoded audio is 3 dB below the level that the decoder gives, which leaves room 
 --headroom-db 0 gives that level itself, and .npy keeps what lies above full scale.
 
 With --sheared the rows are as a language model samples them: codebook c of frame t in row t + c. Speech
-ends at --eos, else at the first value of CODES.npy.eos.npy, if that file is there, else at the first
-row whose column 0 is no code; cells of columns 1 to 9 that hold no code are missing.
+ends at --eos, else at the first value of CODES.npy.eos.npy, if that file is there, else (and where that
+value is negative, which means none) at the first row whose column 0 is no code; cells of columns 1 to 9
+that hold no code are missing.
 
 Examples:
   zonos zac decode codes.npy speech.wav --model zac-1-decoder-keep2_plain.safetensors
@@ -59,10 +60,19 @@ pub(super) struct DecodeArgs {
     block: u32,
     #[command(flatten)]
     sheared: ShearedArgs,
+    /// With --sheared: leave out the audio of the first N frames, which are decoded all the same.
+    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
+    skip_frames: Option<u32>,
     #[command(flatten)]
     model: DecoderArgs,
     #[command(flatten)]
     device: DeviceArgs,
+}
+
+impl DecodeArgs {
+    fn skip(&self) -> usize {
+        self.skip_frames.unwrap_or(0) as usize
+    }
 }
 
 /// Codes as a language model samples them.
@@ -74,9 +84,6 @@ struct ShearedArgs {
     /// With --sheared: frame at which speech ends, -1 for none [default: from CODES.npy.eos.npy].
     #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
     eos: Option<i32>,
-    /// With --sheared: leave out the audio of the first N frames, which are decoded all the same.
-    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
-    skip_frames: Option<u32>,
 }
 
 /// Arguments of `zonos zac seam`.
@@ -104,10 +111,6 @@ pub(super) struct SeamArgs {
 }
 
 impl ShearedArgs {
-    fn skip(&self) -> usize {
-        self.skip_frames.unwrap_or(0) as usize
-    }
-
     /// Codes to decode, and the decoder they are checked for.
     fn codes(&self, path: &Path, codes: Codes, open: &OpenDecoder) -> Result<Codes, Failure> {
         let codes = if self.sheared {
@@ -126,14 +129,6 @@ impl ShearedArgs {
             codes
         };
         open.check_codes(path, &codes)?;
-        if self.skip() >= codes.frames() {
-            return Err(Failure::failed(format!(
-                "--skip-frames {}: {} has {} frames, so nothing would be left",
-                self.skip(),
-                path.display(),
-                codes.frames()
-            )));
-        }
         Ok(codes)
     }
 }
@@ -156,6 +151,14 @@ pub(super) fn run(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
         &[("OUT", &args.output)],
     )?;
     let codes = args.sheared.codes(&args.codes, codes, &open)?;
+    if args.skip() >= codes.frames() {
+        return Err(Failure::failed(format!(
+            "--skip-frames {}: {} has {} frames, so nothing would be left",
+            args.skip(),
+            args.codes.display(),
+            codes.frames()
+        )));
+    }
     let decoder = open.load(&device)?;
 
     let _stepping = Stepping::begin();
@@ -167,7 +170,7 @@ pub(super) fn run(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
     bar.done();
     let elapsed = began.elapsed();
     weights::check_audio(&samples, &open.checkpoint)?;
-    samples.drain(..args.sheared.skip() * HOP);
+    samples.drain(..args.skip() * HOP);
     let gain = ZacDecoder::gain(args.headroom_db);
     for x in &mut samples {
         *x *= gain;
@@ -184,7 +187,7 @@ pub(super) fn run(args: &DecodeArgs, global: &GlobalArgs) -> Outcome {
         output::print_json(&json!({
             "output": args.output.display().to_string(),
             "frames": frames,
-            "skipped_frames": args.sheared.skip(),
+            "skipped_frames": args.skip(),
             "samples": count,
             "sample_rate": SAMPLE_RATE,
             "seconds": seconds,

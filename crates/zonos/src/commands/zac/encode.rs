@@ -1,5 +1,6 @@
 //! `zonos zac encode`: audio into codes.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,10 +12,14 @@ use serde_json::json;
 use zonos_audio::{Codes, Waveform};
 use zonos_nn::Tap;
 use zonos_zac::{
-    EncodeProgress, MAX_SECONDS, PrepareOptions, SAMPLE_RATE, ZacEncoder, ZacError, prepare_audio,
+    EncodeProgress, MAX_SECONDS, MIN_SECONDS, PrepareOptions, SAMPLE_RATE, ZacEncoder, ZacError,
+    prepare_audio,
 };
 
-use super::{FRAME_SECONDS, MapArgs, OpenEncoder, Recording, TeacherArgs, not_prepared};
+use super::{
+    FRAME_SECONDS, MapArgs, OpenEncoder, Recording, TeacherArgs, is_numbered, left_over,
+    not_prepared,
+};
 use crate::args::{DeviceArgs, GlobalArgs, between};
 use crate::commands::validate;
 use crate::failure::{Failure, Outcome};
@@ -69,7 +74,7 @@ pub(super) struct EncodeArgs {
 #[derive(Debug, Args)]
 pub(super) struct PrepareArgs {
     /// Encode at most so many seconds.
-    #[arg(long, value_name = "S", default_value_t = MAX_SECONDS, allow_negative_numbers = true, value_parser = between(0.1, MAX_SECONDS))]
+    #[arg(long, value_name = "S", default_value_t = MAX_SECONDS, allow_negative_numbers = true, value_parser = between(MIN_SECONDS, MAX_SECONDS))]
     max_seconds: f64,
     /// Leave peaks above full scale as they are.
     #[arg(long)]
@@ -165,6 +170,7 @@ pub(super) fn encode_audio(
 }
 
 pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
+    output::check_ending(&args.output, "npy")?;
     let device = args.device.open()?;
     output::distinct(&[("AUDIO", &args.audio), ("CODES.npy", &args.output)])?;
     output::check_file(&args.output)?;
@@ -175,14 +181,14 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
     let recording = Recording::read(&args.audio)?;
     let (rate, channels) = (recording.rate, recording.channels.len());
     let (audio, warnings) = args.prepare.apply(&args.audio, recording)?;
-    let open = OpenEncoder::open(&args.model, &args.teacher, &args.map, global.quiet)?;
+    let open = OpenEncoder::open(&args.model, &args.teacher, args.map.read()?, global.quiet)?;
     let outputs: [(&str, &Path); 1] = [("CODES.npy", &args.output)];
     output::spares(&open.checkpoint, &args.model, &outputs)?;
     let encoder = open.load(&device)?;
 
     let _stepping = Stepping::begin();
     let staging = args.dump.as_deref().map(Staging::begin).transpose()?;
-    let mut tensors = 0;
+    let mut dumped = BTreeSet::new();
     let mut dump = |k: usize, tap: Tap| -> Result<(), Failure> {
         let Some(staging) = &staging else {
             return Ok(());
@@ -190,12 +196,12 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
         for (name, data) in tap.into_records() {
             let shape: Vec<usize> = data.shape().iter().copied().collect();
             interrupt::check()?;
-            let path = staging.path().join(format!("lane{k}.{name}.npy"));
-            validate::write(&path, &shape, data).map_err(|error| {
+            let file = format!("lane{k}.{name}.npy");
+            validate::write(&staging.path().join(&file), &shape, data).map_err(|error| {
                 let target = args.dump.as_deref().unwrap_or(Path::new(""));
                 output::of_target(error, staging.path(), target)
             })?;
-            tensors += 1;
+            dumped.insert(file);
         }
         Ok(())
     };
@@ -211,6 +217,11 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
         staging.commit()?;
     }
     codes.commit()?;
+    let old = args.dump.as_deref().map_or_else(Vec::new, |folder| {
+        left_over(folder, &dumped, |name| {
+            is_numbered(name, "lane", ".") && name.ends_with(".npy")
+        })
+    });
     let frames = done.codes.frames();
     let speed = Rate::of(frames as u64, done.elapsed, FRAME_SECONDS);
     let seconds = audio.seconds();
@@ -218,7 +229,8 @@ pub(super) fn run(args: &EncodeArgs, global: &GlobalArgs) -> Outcome {
         output::print_json(&json!({
             "output": args.output.display().to_string(),
             "dump": args.dump.as_ref().map(|path| path.display().to_string()),
-            "dumped_tensors": tensors,
+            "dumped_tensors": dumped.len(),
+            "left_over": old,
             "frames": frames,
             "codebooks": done.codes.codebooks(),
             "input_sample_rate": rate,

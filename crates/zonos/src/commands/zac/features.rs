@@ -1,5 +1,6 @@
 //! `zonos zac features`: what the encoder's teacher makes of a recording.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,10 +13,10 @@ use zonos_audio::Waveform;
 use zonos_audio::resample::ResampleRecipe;
 use zonos_checkpoint::LoadOptions;
 use zonos_nn::Tap;
-use zonos_w2v_bert::{Teacher, TeacherConfig};
+use zonos_w2v_bert::{Teacher, TeacherConfig, TeacherSource};
 use zonos_zac::MAX_SECONDS;
 
-use super::{Recording, open_teacher};
+use super::{MapArgs, Recording, is_numbered, left_over, open_teacher, warn_report};
 use crate::args::{DeviceArgs, GlobalArgs, between};
 use crate::commands::validate;
 use crate::failure::{Failure, Outcome};
@@ -55,6 +56,8 @@ pub(super) struct FeaturesArgs {
     #[arg(long, value_name = "FILE|DIR|hub:ID", env = "ZONOS_ZAC_ENCODER", value_parser = NonEmptyStringValueParser::new(), help_heading = "Weights")]
     model: String,
     #[command(flatten)]
+    map: MapArgs,
+    #[command(flatten)]
     device: DeviceArgs,
 }
 
@@ -65,10 +68,19 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
     let sound = mono(args, recording)?;
     let checkpoint = open_teacher(&args.model, global.quiet)?;
     output::spares(&checkpoint, &args.model, &[("DIR", &args.out)])?;
-    let (config, _) = TeacherConfig::from_checkpoint(&checkpoint)?;
+    let map = args.map.read()?;
+    map.check_teacher(&checkpoint)?;
+    let names = map.teacher_names();
+    let (config, _) = TeacherConfig::from_mapped(&checkpoint, &names)?;
     let layers = args.layers.map_or(config.feature_layer, |n| n as usize);
+    let source = TeacherSource {
+        layers: Some(layers),
+        // The rest of an encoder's file.
+        names: names.ignore("codec.*"),
+    };
     let options = LoadOptions::default();
-    let (teacher, report) = Teacher::load_layers(&checkpoint, layers, &options, &device)?;
+    let (teacher, report) = Teacher::load_from(&checkpoint, &source, &options, &device)?;
+    warn_report(&report, &[&checkpoint]);
     weights::warn(&report, false);
     interrupt::check()?;
 
@@ -87,6 +99,7 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
     let _stepping = Stepping::begin();
     let staging = Staging::begin(&args.out)?;
     let mut written = Vec::new();
+    let mut files = BTreeSet::new();
     let mut write = |name: &str, data: burn::tensor::TensorData| -> Result<(), Failure> {
         interrupt::check()?;
         let shape: Vec<usize> = data.shape().iter().copied().collect();
@@ -98,6 +111,7 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
         validate::write(&path, &shape, data)
             .map_err(|error| output::of_target(error, staging.path(), &args.out))?;
         written.push(json!({ "name": name, "shape": shape }));
+        files.insert(format!("{name}.npy"));
         Ok(())
     };
     let data = burn::tensor::TensorData::new(samples.to_vec(), [samples.len()]);
@@ -107,6 +121,9 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
     }
     interrupt::check()?;
     staging.commit()?;
+    let old = left_over(&args.out, &files, |name| {
+        is_numbered(name, "hidden", ".npy")
+    });
     if global.json {
         output::print_json(&json!({
             "output": args.out.display().to_string(),
@@ -114,6 +131,7 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
             "tokens": features.tokens(),
             "layers": layers,
             "tensors": written,
+            "left_over": old,
             "features_s": elapsed.as_secs_f64(),
             "device": args.device.device,
         }))?;

@@ -12,7 +12,7 @@ use zonos_zac::{SAMPLE_RATE, ZacDecoder};
 
 use super::encode::{PrepareArgs, encode_audio};
 use super::{
-    BLOCK, FRAME_SECONDS, MapArgs, OpenDecoder, OpenEncoder, Recording, TeacherArgs, VariantArgs,
+    BLOCK, FRAME_SECONDS, OpenDecoder, OpenEncoder, Recording, TeacherArgs, VariantArgs, read_map,
     sound_or_npy, streamed,
 };
 use crate::args::{DeviceArgs, GlobalArgs, between};
@@ -28,6 +28,9 @@ use crate::{output, weights};
 Prints the ratio of signal to noise, noise being the difference, and the levels before and after. A
 low ratio does not mean a bad codec: it keeps what is heard, not the waveform. OUT is as long as the
 audio and at the level that the decoder gives; --headroom-db 3 is what `zonos zac decode` writes.
+
+Files that spell their tensors otherwise have a table each, --encoder-map and --decoder-map: one for both
+would name tensors that the other does not have.
 
 Example:
   zonos zac roundtrip speech.wav again.wav --encoder zac-1-encoder.safetensors --decoder zac-1-decoder-keep2_plain.safetensors --plot spectra.png")]
@@ -60,14 +63,27 @@ pub(super) struct RoundtripArgs {
     variant: VariantArgs,
     #[command(flatten)]
     teacher: TeacherArgs,
-    #[command(flatten)]
-    map: MapArgs,
+    /// Table of tensor names of the encoder's file and its teacher's, as --map of `zonos zac encode`.
+    #[arg(long, value_name = "FILE", help_heading = "Weights")]
+    encoder_map: Option<PathBuf>,
+    /// Table of tensor names of the decoder's file, as --map of `zonos zac decode`.
+    #[arg(long, value_name = "FILE", help_heading = "Weights")]
+    decoder_map: Option<PathBuf>,
     #[command(flatten)]
     device: DeviceArgs,
 }
 
 pub(super) fn run(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     let format = sound_or_npy(&args.output)?;
+    if let Some(plot) = &args.plot {
+        output::check_ending(plot, "png")?;
+    }
+    if let Some(codes) = &args.codes {
+        output::check_ending(codes, "npy")?;
+    }
+    let [encoder_map, decoder_map] = [&args.encoder_map, &args.decoder_map];
+    let encoder_map = read_map(encoder_map.as_deref())?;
+    let decoder_map = read_map(decoder_map.as_deref())?;
     let device = args.device.open()?;
     let mut outputs: Vec<(&str, &Path)> = vec![("OUT", &args.output)];
     outputs.extend(args.plot.as_deref().map(|plot| ("--plot", plot)));
@@ -80,9 +96,14 @@ pub(super) fn run(args: &RoundtripArgs, global: &GlobalArgs) -> Outcome {
     }
     let recording = Recording::read(&args.audio)?;
     let (before, warnings) = args.prepare.apply(&args.audio, recording)?;
-    let encoder = OpenEncoder::open(&args.encoder, &args.teacher, &args.map, global.quiet)?;
+    let encoder = OpenEncoder::open(&args.encoder, &args.teacher, encoder_map, global.quiet)?;
     output::spares(&encoder.checkpoint, &args.encoder, &outputs)?;
-    let decoder = OpenDecoder::open(&args.decoder, args.variant.variant, &args.map, global.quiet)?;
+    let decoder = OpenDecoder::open(
+        &args.decoder,
+        args.variant.variant,
+        decoder_map,
+        global.quiet,
+    )?;
     output::spares(&decoder.checkpoint, &args.decoder, &outputs)?;
 
     // One after the other, so that the larger half is gone before the other comes.

@@ -1,0 +1,364 @@
+//! `zonos corpus`: sequences to measure models on, as a model speaks them.
+
+mod traces;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use serde_json::{Value, json};
+use zonos_audio::npy;
+use zonos_checkpoint::LoadOptions;
+use zonos_gguf::manifest::{ManifestEntry, render_toml};
+use zonos_tts::{Voice, end_name};
+use zonos2::{GenerateOptions, Sequence, Zonos2, Zonos2Config};
+
+use crate::args::{DeviceArgs, GlobalArgs, takes_voices};
+use crate::commands::tts::refused;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::{self, Stepping};
+use crate::output::Staging;
+use crate::progress::{FrameBar, Rate};
+use crate::{output, weights};
+
+use traces::{Trace, plan};
+
+/// Seconds of audio in a frame of the 44.1 kHz codec, for the bar's real-time factor.
+const FRAME_SECONDS: f64 = 512.0 / 44_100.0;
+
+/// Traces that are generated together: the weights are read once for all of them.
+const BATCH: usize = 8;
+
+/// A file of texts beyond this is something else.
+const MOST_TEXT: u64 = 1 << 20;
+
+/// Arguments of `zonos corpus`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The model speaks fixed texts, and each trace, prompt rows and the rows it generated, becomes
+DIR/trace-NNN.npy, <f4 of shape [rows, 10]; DIR/manifest.toml lists them with their voices for
+`zonos perplexity` and `zonos imatrix`. Eight traces have no voice: two texts each with default
+conditioning, speaking rate 1, speaking rate 6, and the first quality feature in bucket 0, as far as the
+model has these. With --voices there are four more a voice: default, expressive, noisy background, and
+speaking rate 6; the vectors are copied to DIR/voice-NN.npy. Seeds are 1000 and up, 2000 and up with a
+voice, plus --seed.
+
+A trace ends where the model ends the speech, or after --frames. Use the unquantised model; the same
+seed, build and device make the same corpus.
+
+Examples:
+  zonos corpus zonos2-f16.gguf -o corpus
+  zonos corpus zonos2-f16.gguf -o corpus --voices ~/.local/share/zonos/voices --frames 200
+  zonos perplexity zonos2-f16.gguf --manifest corpus/manifest.toml --save-base ref.kld")]
+pub(crate) struct CorpusArgs {
+    /// ZONOS2 checkpoint: a folder, a file (.gguf, .pth, .safetensors, .bpk) or hub:owner/name[@revision].
+    #[arg(value_name = "MODEL", value_parser = NonEmptyStringValueParser::new())]
+    model: String,
+    /// Folder to write into; created when it does not exist.
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// Folder of voices, all of which speak: .safetensors, .npy or .npz, as for --speaker of `zonos tts`.
+    #[arg(long, value_name = "DIR")]
+    voices: Option<PathBuf>,
+    /// Texts to speak instead of our own eight: UTF-8, one a line.
+    #[arg(long, value_name = "FILE")]
+    texts: Option<PathBuf>,
+    /// Most frames a trace (86.13 are a second).
+    #[arg(long, value_name = "N", default_value = "300", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    frames: u32,
+    /// Added to the seed of every trace; another number makes another corpus.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    seed: u64,
+    /// Write into a folder that holds something already; files of the same names are replaced.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
+    let device = args.device.open()?;
+    output::check_folder_or_parent(&args.output)?;
+    if !args.force && holds_something(&args.output)? {
+        return Err(Failure::usage(format!(
+            "{}: not empty; give another folder, or write into this one with --force",
+            args.output.display()
+        )));
+    }
+    let texts = args.texts.as_deref().map(read_texts).transpose()?;
+    let (checkpoint, config) = weights::open_backbone(&args.model, global.quiet)?;
+    output::spares(&checkpoint, &args.model, &[("--output", &args.output)])?;
+    let voices = match &args.voices {
+        Some(folder) => read_voices(folder, &config)?,
+        None => Vec::new(),
+    };
+    let traces = plan(&config, texts.as_deref(), &voices, args.seed)?;
+    let mut sequences = Vec::with_capacity(traces.len());
+    for trace in &traces {
+        let prompt = trace.request.prompt(&config).map_err(refused)?;
+        let vector = trace.request.voice.as_ref().map(|v| v.vector.clone());
+        sequences.push(Sequence::from_prompt(&prompt, vector)?);
+    }
+    let (model, loaded) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
+    weights::warn(&loaded, false);
+
+    let _stepping = Stepping::begin();
+    let began = Instant::now();
+    let ends = generate(&model, &traces, &mut sequences, args.frames, global.quiet)?;
+    let staging = Staging::begin(&args.output)?;
+    write(
+        staging.path(),
+        &model,
+        &traces,
+        &sequences,
+        &voices,
+        args.seed,
+    )
+    .map_err(|error| output::of_target(error, staging.path(), &args.output))?;
+    interrupt::check()?;
+    staging.commit()?;
+
+    let elapsed = began.elapsed();
+    let frames: usize = ends.iter().map(|end| end.frames).sum();
+    let silent = ends.iter().filter(|end| end.frames == 0).count();
+    if silent > 0 {
+        output::note(
+            false,
+            format_args!(
+                "warning: {silent} traces are their prompt alone: the model ended the speech before its first frame"
+            ),
+        );
+    }
+    if global.json {
+        let width = model.config().row_width();
+        let listed: Vec<Value> = traces
+            .iter()
+            .zip(&ends)
+            .zip(&sequences)
+            .enumerate()
+            .map(|(i, ((trace, end), sequence))| {
+                json!({
+                    "ids": trace_file(i),
+                    "setting": trace.setting,
+                    "voice": trace.voice.map(|v| voices[v].name.clone()),
+                    "seed": trace.seed,
+                    "rows": sequence.len(width),
+                    "frames": end.frames,
+                    "ended_by": end.by,
+                    "text": trace.request.text,
+                })
+            })
+            .collect();
+        output::print_json(&json!({
+            "output": args.output.display().to_string(),
+            "manifest": args.output.join(MANIFEST).display().to_string(),
+            "model": args.model,
+            "device": args.device.device,
+            "voices": voices.len(),
+            "traces": listed,
+            "frames": frames,
+            "frames_per_s": Rate::of(frames as u64, elapsed, FRAME_SECONDS).frames_per_s,
+            "seconds": elapsed.as_secs_f64(),
+        }))?;
+    } else {
+        output::note(
+            global.quiet,
+            format_args!(
+                "{}: {} traces of {frames} frames in {:.1} s",
+                args.output.join(MANIFEST).display(),
+                traces.len(),
+                elapsed.as_secs_f64()
+            ),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const MANIFEST: &str = "manifest.toml";
+
+fn trace_file(i: usize) -> String {
+    format!("trace-{i:03}.npy")
+}
+
+fn voice_file(i: usize) -> String {
+    format!("voice-{i:02}.npy")
+}
+
+fn holds_something(folder: &Path) -> Result<bool, Failure> {
+    if !folder.exists() {
+        return Ok(false);
+    }
+    let mut entries =
+        fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?;
+    Ok(entries.next().is_some())
+}
+
+/// The lines of a file that hold something.
+fn read_texts(path: &Path) -> Result<Vec<String>, Failure> {
+    let name = path.display();
+    let failed = || format!("{name}: cannot read");
+    let meta = fs::metadata(path).with_context(failed)?;
+    if !meta.is_file() || meta.len() > MOST_TEXT {
+        return Err(Failure::failed(format!(
+            "{name}: not a regular file of at most {} MiB, so no list of texts",
+            MOST_TEXT >> 20
+        )));
+    }
+    let text = fs::read_to_string(path).with_context(failed)?;
+    let lines = text.trim_start_matches('\u{feff}').lines();
+    let texts: Vec<String> = lines
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if texts.is_empty() {
+        return Err(Failure::failed(format!(
+            "{name}: holds no text, one a line"
+        )));
+    }
+    Ok(texts)
+}
+
+/// A voice and what it is called.
+struct Named {
+    name: String,
+    voice: Voice,
+}
+
+/// All voices of a folder, by name.
+fn read_voices(folder: &Path, config: &Zonos2Config) -> Result<Vec<Named>, Failure> {
+    takes_voices(config)?;
+    let name = folder.display();
+    let failed = || format!("{name}: cannot read");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
+        let known = ["safetensors", "npy", "npz"];
+        if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(Failure::failed(format!(
+            "{name}: holds no voice (.safetensors, .npy, .npz)"
+        )));
+    }
+    let read = |path: PathBuf| {
+        let voice = Voice::load(&path)?;
+        voice.check(&path.display().to_string(), config.speaker_embedding_dim)?;
+        let stem = path.file_stem().unwrap_or_default();
+        Ok(Named {
+            name: stem.to_string_lossy().into_owned(),
+            voice,
+        })
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// How a trace ended.
+struct End {
+    frames: usize,
+    by: &'static str,
+}
+
+/// Lets the model speak and puts the rows it generated behind each prompt.
+fn generate(
+    model: &Zonos2,
+    traces: &[Trace],
+    sequences: &mut [Sequence],
+    frames: u32,
+    quiet: bool,
+) -> Result<Vec<End>, Failure> {
+    let most = u64::from(frames) * traces.len() as u64;
+    let bar = FrameBar::new(quiet, "speaking", most, FRAME_SECONDS);
+    let mut made = 0;
+    let mut ends = Vec::with_capacity(traces.len());
+    let pad = model.config().text_pad_id() as i32;
+    for (traces, sequences) in traces.chunks(BATCH).zip(sequences.chunks_mut(BATCH)) {
+        let options: Vec<GenerateOptions> = traces
+            .iter()
+            .map(|trace| GenerateOptions {
+                seed: trace.seed,
+                max_frames: Some(frames as usize),
+                ..GenerateOptions::default()
+            })
+            .collect();
+        let done = model.generate(sequences, &options, &mut |_| {
+            made += 1;
+            bar.at(made);
+            if interrupt::requested() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        interrupt::check()?;
+        for (sequence, generation) in sequences.iter_mut().zip(&done) {
+            for frame in generation.frames.rows() {
+                sequence.rows.extend_from_slice(frame);
+                sequence.rows.push(pad);
+            }
+            ends.push(End {
+                frames: generation.frames.frames(),
+                by: end_name(generation.end),
+            });
+        }
+    }
+    bar.done();
+    Ok(ends)
+}
+
+fn write(
+    folder: &Path,
+    model: &Zonos2,
+    traces: &[Trace],
+    sequences: &[Sequence],
+    voices: &[Named],
+    seed: u64,
+) -> anyhow::Result<()> {
+    let width = model.config().row_width();
+    for (i, voice) in voices.iter().enumerate() {
+        let vector = voice.voice.vector();
+        npy::write_f32(folder.join(voice_file(i)), &[vector.len()], vector)?;
+    }
+    let (mut entries, mut comments) = (Vec::new(), Vec::new());
+    for (i, (trace, sequence)) in traces.iter().zip(sequences).enumerate() {
+        let ids: Vec<f32> = sequence.rows.iter().map(|&id| id as f32).collect();
+        npy::write_f32(
+            folder.join(trace_file(i)),
+            &[sequence.len(width), width],
+            &ids,
+        )?;
+        entries.push(ManifestEntry {
+            ids: trace_file(i).into(),
+            speaker: trace.voice.map(|v| voice_file(v).into()),
+            position: sequence.speaker.as_ref().map_or(0, |(_, row)| *row as u32),
+        });
+        let voice = trace
+            .voice
+            .map_or_else(String::new, |v| format!("{}, ", voices[v].name));
+        comments.push(format!(
+            "{voice}{}, seed {}: {}",
+            trace.setting, trace.seed, trace.request.text
+        ));
+    }
+    let head = format!("# Made by zonos corpus --seed {seed}.\n\n");
+    let text = head + &render_toml(&entries, &comments);
+    let path = folder.join(MANIFEST);
+    fs::write(&path, text).with_context(|| format!("{}: cannot write", path.display()))?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Sequences to evaluate a model on: id files on the command line, or a manifest.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use zonos_gguf::manifest;
+use zonos_tts::{Speaker, Voice};
+use zonos2::{Sequence, Zonos2Config};
+
+use crate::args::takes_voices;
+use crate::failure::Failure;
+use crate::{output, rows};
+
+/// A manifest lists files; one beyond this is something else.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The sequences of a manifest, and every file that was read for them.
+pub(crate) struct Corpus {
+    pub(crate) sequences: Vec<Sequence>,
+    files: Vec<PathBuf>,
+}
+
+impl Corpus {
+    /// Id files without voices.
+    pub(crate) fn of_files(files: &[PathBuf], config: &Zonos2Config) -> Result<Self, Failure> {
+        let read = |path: &PathBuf| rows::read_rows(path, config, None);
+        Ok(Self {
+            sequences: files.iter().map(read).collect::<anyhow::Result<_>>()?,
+            files: files.to_vec(),
+        })
+    }
+
+    /// Everything that a manifest lists.
+    pub(crate) fn of_manifest(path: &Path, config: &Zonos2Config) -> Result<Self, Failure> {
+        let name = path.display();
+        let meta = fs::metadata(path).with_context(|| format!("{name}: cannot read"))?;
+        if !meta.is_file() || meta.len() > MOST_BYTES {
+            return Err(Failure::failed(format!(
+                "{name}: not a regular file of at most {} MiB, so no manifest",
+                MOST_BYTES >> 20
+            )));
+        }
+        let text = fs::read_to_string(path).with_context(|| format!("{name}: cannot read"))?;
+        let entries = manifest::parse(path, &text)?;
+        if entries.is_empty() {
+            return Err(Failure::failed(format!("{name}: lists no sequence")));
+        }
+        let mut corpus = Self {
+            sequences: Vec::with_capacity(entries.len()),
+            files: vec![path.to_path_buf()],
+        };
+        // Many sequences share a voice.
+        let mut voices: HashMap<PathBuf, Vec<f32>> = HashMap::new();
+        for entry in entries {
+            let speaker = match &entry.speaker {
+                None => None,
+                Some(file) => {
+                    takes_voices(config)?;
+                    let vector = match voices.get(file) {
+                        Some(vector) => vector.clone(),
+                        None => {
+                            let voice = Voice::load(file)?;
+                            let shown = file.display().to_string();
+                            voice.check(&shown, config.speaker_embedding_dim)?;
+                            corpus.files.push(file.clone());
+                            voices.insert(file.clone(), voice.vector().to_vec());
+                            voice.vector().to_vec()
+                        }
+                    };
+                    let position = entry.position as usize;
+                    Some(Speaker { vector, position })
+                }
+            };
+            let sequence = rows::read_rows(&entry.ids, config, speaker)?;
+            corpus.sequences.push(sequence);
+            corpus.files.push(entry.ids);
+        }
+        Ok(corpus)
+    }
+
+    /// Refuses an output that is one of the files read.
+    pub(crate) fn spares(&self, outputs: &[(&str, &Path)]) -> Result<(), Failure> {
+        for file in &self.files {
+            for output in outputs {
+                output::distinct(&[("a file of the corpus", file), *output])?;
+            }
+        }
+        Ok(())
+    }
+}
