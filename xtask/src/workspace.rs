@@ -11,8 +11,15 @@ use zonos_audio::AtomicFile;
 pub(crate) const GOLDENS: &str = "ZONOS_GOLDENS";
 
 /// Folders of golden folders, or golden folders themselves, among the fixtures and in `$ZONOS_GOLDENS`.
-pub(crate) const GOLDEN_AREAS: [&str; 6] =
-    ["zonos2", "dac", "ecapa", "w2v-bert", "audio", "gradients"];
+pub(crate) const GOLDEN_AREAS: [&str; 7] = [
+    "zonos2",
+    "dac",
+    "ecapa",
+    "w2v-bert",
+    "audio",
+    "gguf",
+    "gradients",
+];
 
 /// Those of them whose fixtures are smaller models with makers of their own, not copies.
 pub(crate) const SMALLER_AREAS: [&str; 1] = ["w2v-bert"];

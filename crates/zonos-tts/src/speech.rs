@@ -17,6 +17,9 @@ pub struct Speech {
     pub end: EndReason,
     /// The seed that makes this audio again, on the same build and device.
     pub seed: u64,
+    /// The rows of the prompt and those generated, `[prompt_rows + frames, codebooks + 1]`, delayed as they
+    /// were drawn: a sequence to measure models on ([`zonos2::Zonos2::score`]).
+    pub ids: Vec<i32>,
     /// Rows of the prompt.
     pub prompt_rows: usize,
     /// Rows generated; more than the codec frames when the model ended the speech itself.

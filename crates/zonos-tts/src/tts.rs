@@ -201,6 +201,7 @@ impl Tts {
             codes,
             end: generation.end,
             seed: plan.seed(),
+            ids: self.ids(plan, &generation),
             prompt_rows: plan.prompt_rows(),
             frames,
             timings: Timings {
@@ -266,6 +267,7 @@ impl Tts {
             codes,
             end: generation.end,
             seed: plan.seed(),
+            ids: self.ids(plan, &generation),
             prompt_rows: plan.prompt_rows(),
             frames,
             timings: Timings {
@@ -274,6 +276,13 @@ impl Tts {
                 total: began.elapsed(),
             },
         })
+    }
+
+    /// Prompt and generated rows.
+    fn ids(&self, plan: &Plan, generation: &Generation) -> Vec<i32> {
+        let sequence = plan.sequence.clone();
+        let frames = generation.frames.values();
+        sequence.followed_by(frames, self.backbone.config()).rows
     }
 
     /// Decodes all codes, in blocks only so that the caller can stop in between.

@@ -113,6 +113,7 @@ pub use burn::tensor::Device;
 pub use zonos_audio::{Codes, WavStream, Waveform, decode};
 pub use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, ModelKind};
 pub use zonos_dac::{Dac, DacParts, DacStream, Roundtrip, snr_db};
+pub use zonos_gguf::Perplexity;
 pub use zonos_kernels::{device::available_devices, parse_device};
 pub use zonos_nn::Tap;
 pub use zonos_tts::{
@@ -125,4 +126,6 @@ pub use zonos_zac::{
     EncodeProgress, PrepareError, PrepareOptions, ZacConfig, ZacDecoder, ZacEncoder, ZacError,
     ZacStream, prepare_audio,
 };
-pub use zonos2::{GenerateOptions, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config};
+pub use zonos2::{
+    GenerateOptions, Importance, Prompt, Sequence, SpeakerVector, Zonos2, Zonos2Config,
+};

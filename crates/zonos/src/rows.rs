@@ -1,9 +1,9 @@
-//! Prompt rows in .npy files.
+//! Rows of ids in .npy files.
 
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use zonos_audio::npy;
+use zonos_audio::{AtomicFile, npy};
 use zonos_tts::Speaker;
 use zonos2::{Sequence, Zonos2Config};
 
@@ -36,4 +36,16 @@ pub(crate) fn read_rows(
         .validate(0, config)
         .with_context(|| path.display().to_string())?;
     Ok(sequence)
+}
+
+/// Writes rows, `[rows, codebooks + 1]`, as other tools read them: floats that hold whole numbers. The
+/// caller commits the file.
+pub(crate) fn stage_rows(
+    path: &Path,
+    rows: &[i32],
+    config: &Zonos2Config,
+) -> anyhow::Result<AtomicFile> {
+    let width = config.row_width();
+    let ids: Vec<f32> = rows.iter().map(|&id| id as f32).collect();
+    Ok(npy::stage_f32(path, &[rows.len() / width, width], &ids)?)
 }

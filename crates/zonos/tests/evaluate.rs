@@ -145,6 +145,72 @@ fn a_corpus_is_made_measured_and_compared_with_itself() {
 }
 
 #[test]
+fn what_was_spoken_can_be_measured() {
+    let work = Work::new();
+    let (model, codec, ids) = (work.model(), work.codec(), work.arg("ids.npy"));
+    let out = work.arg("a.wav");
+    let spoken = run_json(
+        0,
+        &[
+            "tts",
+            "Hello.",
+            "-o",
+            &out,
+            "--model",
+            &model,
+            "--codec",
+            &codec,
+            "--seed",
+            "3",
+            "--max-frames",
+            "12",
+            "--dump-ids",
+            &ids,
+        ],
+    );
+    let rows = spoken["prompt_rows"].as_u64().unwrap() + spoken["generated_rows"].as_u64().unwrap();
+    let all = npy::read(&ids).unwrap();
+    assert_eq!(all.shape(), [rows as usize, 10]);
+    assert!(matches!(all.data(), npy::NpyData::F32(_)));
+
+    // The prompt alone, spoken by the other command, gives the same rows.
+    let (prompt, codes, again) = (work.arg("p.npy"), work.arg("c.npy"), work.arg("again.npy"));
+    run(0, &["prompt", "Hello.", &prompt, "--model", &model]);
+    run(
+        0,
+        &[
+            "generate",
+            &prompt,
+            &codes,
+            "--model",
+            &model,
+            "--seed",
+            "3",
+            "--max-frames",
+            "12",
+            "--dump-ids",
+            &again,
+        ],
+    );
+    assert_eq!(fs::read(&ids).unwrap(), fs::read(&again).unwrap());
+    let measured = run_json(0, &["perplexity", &model, &ids]);
+    assert_eq!(measured["rows"].as_u64(), Some(rows));
+    work.refuses(
+        2,
+        &["--dump-ids", "same file"],
+        &[
+            "generate",
+            &prompt,
+            &codes,
+            "--model",
+            &model,
+            "--dump-ids",
+            &prompt,
+        ],
+    );
+}
+
+#[test]
 fn importances_of_the_demo_model() {
     let work = Work::new();
     corpus(&work);

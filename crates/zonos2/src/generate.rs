@@ -276,12 +276,7 @@ impl Zonos2 {
 
     /// The error of logits that are not finite.
     fn non_finite(&self, sequence: &Sequence, codes: &[i32], frame: usize) -> Zonos2Error {
-        let config = self.config();
-        let mut sequence = sequence.clone();
-        for frame in codes.chunks(config.n_codebooks) {
-            sequence.rows.extend_from_slice(frame);
-            sequence.rows.push(config.text_pad_id() as i32);
-        }
+        let sequence = sequence.clone().followed_by(codes, self.config());
         let layer = self.non_finite_layer(&sequence);
         Zonos2Error::NonFinite { frame, layer }
     }

@@ -48,6 +48,17 @@ impl Sequence {
         })
     }
 
+    /// The same sequence with generated frames behind it, `frames [frames, codebooks]`, delayed as they
+    /// were drawn: one row each, whose text is the padding.
+    #[must_use]
+    pub fn followed_by(mut self, frames: &[i32], config: &Zonos2Config) -> Self {
+        for frame in frames.chunks_exact(config.n_codebooks) {
+            self.rows.extend_from_slice(frame);
+            self.rows.push(config.text_pad_id() as i32);
+        }
+        self
+    }
+
     /// Number of rows, for rows of `width` ids.
     pub fn len(&self, width: usize) -> usize {
         self.rows.len() / width

@@ -17,6 +17,8 @@ pub enum Component {
     Zonos2,
     /// Gradients of the backbone.
     Zonos2Gradients,
+    /// The backbone in several quantised forms of GGUF.
+    Gguf,
     /// The codec: decode, streams.
     Dac,
     /// Gradients of the codec.
@@ -41,9 +43,10 @@ pub enum Component {
 
 impl Component {
     /// Every component.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Zonos2,
         Self::Zonos2Gradients,
+        Self::Gguf,
         Self::Dac,
         Self::DacGradients,
         Self::Ecapa,
@@ -61,6 +64,7 @@ impl Component {
         match self {
             Self::Zonos2 => "zonos2",
             Self::Zonos2Gradients => "zonos2-gradients",
+            Self::Gguf => "gguf",
             Self::Dac => "dac",
             Self::DacGradients => "dac-gradients",
             Self::Ecapa => "ecapa",
@@ -143,6 +147,8 @@ pub(crate) fn recognise(dir: &Path) -> Result<(Component, GoldenFile)> {
             } else {
                 None
             }
+        } else if golden.has("f16.plain.final_hidden") {
+            Some(Component::Gguf)
         } else if ends(".input_ids") {
             Some(Component::Zonos2)
         } else if golden.has("codes") && (golden.has("wav_in") || golden.has("audio")) {
@@ -216,10 +222,10 @@ pub(crate) fn containers(dir: &Path) -> Result<Containers> {
             }
         } else if is_weights(&entry) {
             found.usable.push(name);
-        } else if extension(&entry) == Some("gguf") {
+        } else if is_overlay(&entry) {
             found
                 .ignored
-                .push((name, "GGUF files are not read by this build"));
+                .push((name, "holds only what differs from another file"));
         }
     }
     // The container that the original writes first: its run stands for all keys in a reader's mind.
@@ -251,13 +257,20 @@ fn extension(path: &Path) -> Option<&str> {
     path.extension().and_then(|e| e.to_str())
 }
 
+/// Part of a GGUF file, in the goldens of quantised backbones.
+fn is_overlay(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str());
+    name.is_some_and(|n| n.ends_with(".overlay.gguf"))
+}
+
 fn is_weights(path: &Path) -> bool {
     let name = path
         .file_name()
         .and_then(|n| n.to_str())
         .unwrap_or_default();
     path.is_file()
-        && matches!(extension(path), Some("pth" | "pt" | "safetensors" | "bpk"))
+        && matches!(extension(path), Some("pth" | "pt" | "safetensors" | "bpk" | "gguf"))
+        && !is_overlay(path)
         && !matches!(name, "golden.safetensors" | "grad.safetensors")
 }
 
@@ -274,6 +287,7 @@ mod tests {
             "weights.cuda.pth",
             "weights.pth",
             "dac.gguf",
+            "q.overlay.gguf",
             "facts.json",
         ] {
             std::fs::write(dir.path().join(name), b"x").unwrap();
@@ -288,6 +302,7 @@ mod tests {
             [
                 "weights.pth",
                 "weights.cuda.pth",
+                "dac.gguf",
                 "folded.safetensors",
                 "hf"
             ]

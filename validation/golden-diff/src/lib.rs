@@ -28,6 +28,7 @@ mod dac;
 mod ecapa;
 mod error;
 mod folder;
+mod gguf;
 mod golden;
 mod gradients;
 mod host;
@@ -130,6 +131,7 @@ pub fn run(request: &Request) -> Result<Report> {
     }
     match component {
         Component::Zonos2 => zonos2::run(request, half, &mut checks)?,
+        Component::Gguf => gguf::run(request, &mut checks)?,
         Component::Dac => dac::run(request, &mut checks)?,
         Component::Ecapa => ecapa::run(request, &mut checks)?,
         Component::W2vBert => w2v_bert::run(request, half, &mut checks)?,

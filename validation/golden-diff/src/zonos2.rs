@@ -116,6 +116,11 @@ pub(crate) fn config(path: &Path, dir: &Path) -> Result<Zonos2Config> {
     } else {
         path.parent().unwrap_or(Path::new(".")).to_path_buf()
     };
+    if let Ok(checkpoint) = Checkpoint::open(path)
+        && checkpoint.format() == zonos_checkpoint::Format::Gguf
+    {
+        return Zonos2::config_of(&checkpoint).map_err(|e| model_error(path, e));
+    }
     let place = if beside.join("params.json").is_file() {
         beside
     } else {
@@ -124,7 +129,7 @@ pub(crate) fn config(path: &Path, dir: &Path) -> Result<Zonos2Config> {
     Zonos2Config::load(place).map_err(|e| model_error(path, e))
 }
 
-fn model_error(container: &Path, problem: impl ToString) -> GoldenError {
+pub(crate) fn model_error(container: &Path, problem: impl ToString) -> GoldenError {
     GoldenError::Model {
         container: container.display().to_string(),
         problem: problem.to_string(),
@@ -636,6 +641,6 @@ fn ended_by_itself(codes: &[i32], codebooks: usize, eoa: i32) -> bool {
         .is_some_and(|first| frames == first + codebooks + 1)
 }
 
-fn host<const D: usize>(x: Tensor<D>) -> HostTensor {
+pub(crate) fn host<const D: usize>(x: Tensor<D>) -> HostTensor {
     HostTensor::from_data(&x.into_data())
 }

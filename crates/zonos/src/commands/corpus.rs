@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::output::Staging;
 use crate::progress::{FrameBar, Rate};
-use crate::{output, weights};
+use crate::{output, rows, weights};
 
 use traces::{Trace, plan};
 
@@ -287,7 +287,6 @@ fn generate(
     let bar = FrameBar::new(quiet, "speaking", most, FRAME_SECONDS);
     let mut made = 0;
     let mut ends = Vec::with_capacity(traces.len());
-    let pad = model.config().text_pad_id() as i32;
     for (traces, sequences) in traces.chunks(BATCH).zip(sequences.chunks_mut(BATCH)) {
         let options: Vec<GenerateOptions> = traces
             .iter()
@@ -308,10 +307,8 @@ fn generate(
         })?;
         interrupt::check()?;
         for (sequence, generation) in sequences.iter_mut().zip(&done) {
-            for frame in generation.frames.rows() {
-                sequence.rows.extend_from_slice(frame);
-                sequence.rows.push(pad);
-            }
+            let prompt = std::mem::replace(sequence, Sequence::new(Vec::new()));
+            *sequence = prompt.followed_by(generation.frames.values(), model.config());
             ends.push(End {
                 frames: generation.frames.frames(),
                 by: end_name(generation.end),
@@ -330,19 +327,13 @@ fn write(
     voices: &[Named],
     seed: u64,
 ) -> anyhow::Result<()> {
-    let width = model.config().row_width();
     for (i, voice) in voices.iter().enumerate() {
         let vector = voice.voice.vector();
         npy::write_f32(folder.join(voice_file(i)), &[vector.len()], vector)?;
     }
     let (mut entries, mut comments) = (Vec::new(), Vec::new());
     for (i, (trace, sequence)) in traces.iter().zip(sequences).enumerate() {
-        let ids: Vec<f32> = sequence.rows.iter().map(|&id| id as f32).collect();
-        npy::write_f32(
-            folder.join(trace_file(i)),
-            &[sequence.len(width), width],
-            &ids,
-        )?;
+        rows::stage_rows(&folder.join(trace_file(i)), &sequence.rows, model.config())?.commit()?;
         entries.push(ManifestEntry {
             ids: trace_file(i).into(),
             speaker: trace.voice.map(|v| voice_file(v).into()),

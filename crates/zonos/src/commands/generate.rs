@@ -53,6 +53,9 @@ pub(crate) struct GenerateArgs {
     /// Go on after the end of speech, until --max-frames or the context ends it.
     #[arg(long)]
     ignore_eos: bool,
+    /// Also write the prompt rows and the rows generated, [rows, 10] <f4, for `zonos perplexity`.
+    #[arg(long, value_name = "ALL.npy")]
+    dump_ids: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -71,6 +74,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     if args.sheared {
         files.push(("CODES.npy.eos.npy", &eos_file));
     }
+    files.extend(args.dump_ids.as_deref().map(|path| ("--dump-ids", path)));
     let outputs = files.len();
     files.push(("IDS.npy", &args.ids));
     output::distinct(&files)?;
@@ -83,6 +87,9 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     output::check_file(&args.codes)?;
     if args.sheared {
         output::check_file(&eos_file)?;
+    }
+    if let Some(path) = &args.dump_ids {
+        output::check_file(path)?;
     }
     let (checkpoint, config) = weights::open_backbone(&args.model.model, global.quiet)?;
     output::spares(&checkpoint, &args.model.model, &files[..outputs])?;
@@ -126,7 +133,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     let _stepping = Stepping::begin();
     let began = Instant::now();
     let bar = FrameBar::new(global.quiet, "generating", max_frames as u64, FRAME_SECONDS);
-    let mut done = model.generate(&[sequence], &[options], &mut |frame| {
+    let mut done = model.generate(std::slice::from_ref(&sequence), &[options], &mut |frame| {
         bar.at(frame.index as u64 + 1);
         if interrupt::requested() {
             ControlFlow::Break(())
@@ -156,6 +163,10 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         let eos = generation.eos_frame.map_or(-1, |frame| frame as i32);
         written.push(npy::stage_i32(&eos_file, &[1], &[eos])?);
     }
+    if let Some(path) = &args.dump_ids {
+        let all = sequence.followed_by(generation.frames.values(), model.config());
+        written.push(rows::stage_rows(path, &all.rows, model.config())?);
+    }
     AtomicFile::commit_all(written)?;
     if generation.end == EndReason::FrameLimit || generation.end == EndReason::Context {
         output::note(
@@ -169,6 +180,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         let rate = Rate::of(generated as u64, elapsed, FRAME_SECONDS);
         output::print_json(&json!({
             "output": args.codes.display().to_string(),
+            "dump_ids": args.dump_ids.as_ref().map(|path| path.display().to_string()),
             "seed": seed,
             "greedy": args.sampling.greedy,
             "ended_by": end_name(generation.end),

@@ -25,6 +25,7 @@ use crate::failure::{CUT_SHORT, Failure, Outcome, stdout_failure};
 use crate::interrupt::{self, Stepping};
 use crate::output::{self, Target};
 use crate::progress::{FrameBar, Rate};
+use crate::rows;
 use crate::weights::{self, Source};
 
 /// Arguments of `zonos tts`.
@@ -64,6 +65,9 @@ pub(crate) struct TtsArgs {
     /// Also write the codec's codes as .npy, [frames, 9] <i4.
     #[arg(long, value_name = "CODES.npy")]
     codes: Option<PathBuf>,
+    /// Also write the prompt rows and the rows generated, [rows, 10] <f4, for `zonos perplexity`.
+    #[arg(long, value_name = "IDS.npy")]
+    dump_ids: Option<PathBuf>,
     /// ZONOS2 checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision]
     /// [default: the built-in demo model].
     #[arg(
@@ -111,6 +115,7 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         outputs.push(("--output", args.output.as_path()));
     }
     outputs.extend(args.codes.as_deref().map(|codes| ("--codes", codes)));
+    outputs.extend(args.dump_ids.as_deref().map(|ids| ("--dump-ids", ids)));
     let saved = args.clone.save_speaker.as_deref();
     outputs.extend(saved.map(|path| ("--save-speaker", path)));
     let mut files = outputs.clone();
@@ -119,8 +124,8 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     files.extend(voice.as_ref().map(VoiceFile::input));
     files.extend(args.clone.clone.as_deref().map(|path| ("--clone", path)));
     output::distinct(&files)?;
-    if let Some(codes) = &args.codes {
-        output::check_file(codes)?;
+    for path in [&args.codes, &args.dump_ids].into_iter().flatten() {
+        output::check_file(path)?;
     }
     if let Some(path) = &args.clone.save_speaker {
         Voice::check_ending(path).map_err(|error| Failure::usage(error.to_string()))?;
@@ -213,6 +218,9 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     }
     if let Some(path) = &args.codes {
         written.push(speech.codes.stage_npy(path)?);
+    }
+    if let Some(path) = &args.dump_ids {
+        written.push(rows::stage_rows(path, &speech.ids, &config)?);
     }
     if let (Some((voice, _)), Some(path)) = (&cloned, saved) {
         written.push(voice.stage(path)?);
@@ -385,6 +393,7 @@ fn report(args: &TtsArgs, global: &GlobalArgs, run: &Run<'_>) -> Result<(), Fail
         let value = json!({
             "output": target.name(),
             "codes": args.codes.as_ref().map(|path| path.display().to_string()),
+            "dump_ids": args.dump_ids.as_ref().map(|path| path.display().to_string()),
             "voice": args.voice.shown().or_else(|| args.clone.shown()),
             "save_speaker": args.clone.save_speaker.as_ref().map(|path| path.display().to_string()),
             "demo": model.is_none(),
