@@ -52,7 +52,7 @@ pub fn dequantize<const D: usize>(blocks: Tensor<D, Int>, ggml_type: GgmlType) -
 /// for the weight `W [out, in]` that they hold.
 ///
 /// Gradients flow to `x` alone, as if activations were exact. On Flex a row's result depends on that row
-/// alone for up to 15 rows.
+/// alone, whatever comes with it, up to 15 rows.
 ///
 /// ```
 /// use burn::tensor::{DType, Device, Int, Tensor, TensorData};

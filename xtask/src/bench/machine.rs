@@ -66,32 +66,34 @@ fn processor() -> String {
 /// Best of a few passes over a buffer, each thread summing its own part.
 fn read_bandwidth(threads: usize) -> f64 {
     let words = vec![1u64; PROBE_BYTES / 8];
+    let best = (0..ROUNDS).map(|_| read_once(&words, threads));
+    PROBE_BYTES as f64 / best.fold(f64::INFINITY, f64::min)
+}
+
+/// Seconds of one pass over `words`, ones all of them.
+pub(super) fn read_once(words: &[u64], threads: usize) -> f64 {
     let part = words.len().div_ceil(threads);
-    let mut best = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        let sum: u64 = words
-            .par_chunks(part)
-            .map(|chunk| {
-                // Independent sums, so that no chain of additions holds the reads back.
-                let mut lanes = [0u64; 32];
-                let (whole, rest) = chunk.as_chunks::<32>();
-                for block in whole {
-                    for (lane, word) in lanes.iter_mut().zip(block) {
-                        *lane = lane.wrapping_add(*word);
-                    }
+    let start = Instant::now();
+    let sum: u64 = words
+        .par_chunks(part)
+        .map(|chunk| {
+            // Independent sums, so that no chain of additions holds the reads back.
+            let mut lanes = [0u64; 32];
+            let (whole, rest) = chunk.as_chunks::<32>();
+            for block in whole {
+                for (lane, word) in lanes.iter_mut().zip(block) {
+                    *lane = lane.wrapping_add(*word);
                 }
-                lanes
-                    .iter()
-                    .chain(rest)
-                    .fold(0u64, |a, b| a.wrapping_add(*b))
-            })
-            .sum();
-        let time = start.elapsed().as_secs_f64();
-        assert_eq!(std::hint::black_box(sum), words.len() as u64);
-        best = best.min(time);
-    }
-    PROBE_BYTES as f64 / best
+            }
+            lanes
+                .iter()
+                .chain(rest)
+                .fold(0u64, |a, b| a.wrapping_add(*b))
+        })
+        .sum();
+    let time = start.elapsed().as_secs_f64();
+    assert_eq!(std::hint::black_box(sum), words.len() as u64);
+    time
 }
 
 fn matmul_flops(device: &Device) -> f64 {

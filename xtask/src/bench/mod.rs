@@ -11,6 +11,7 @@ mod dsp;
 mod ecapa;
 mod kernels;
 mod machine;
+mod packed;
 mod teacher;
 mod torch;
 mod zac;
@@ -31,7 +32,7 @@ use torch::Torch;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory, teacher, zac or zac-encode
+    /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory, packed, teacher, zac or zac-encode
     #[arg(long, value_name = "C")]
     component: Option<Component>,
     /// Insist on the other side: fail when it cannot run
@@ -78,6 +79,8 @@ enum Component {
     /// Single operations at the models' shapes: products over weights that no cache holds, dense layers,
     /// attention, normalisation, depthwise convolution
     Kernels,
+    /// Products with weights of every storage type from memory: 1, 4, 8 and 32 rows
+    Packed,
     /// Peak memory of decoding a minute of audio
     Memory,
 }
@@ -244,6 +247,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     let mut lines = Vec::new();
     if wants(Component::Kernels) {
         lines.extend(kernels::run(&bench)?);
+    }
+    if wants(Component::Packed) {
+        lines.extend(packed::run(&bench));
     }
     if wants(Component::Backbone) {
         lines.extend(backbone::run(&bench)?);

@@ -14,6 +14,10 @@ use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::weights::{contiguous, elements, f32_tensor};
 use crate::Activations;
 
+/// Rows from which decoding all weights and GEMM are faster than kernels that decode for a few rows at a
+/// time.
+const DECODED_ROWS: usize = 64;
+
 /// Weight matrices for some rows of the input: one, or a gate and what it lets through.
 struct Task<'a> {
     matrices: [Matrix<'a>; 2],
@@ -84,9 +88,13 @@ fn run(
     }
     let inputs = [&inputs[0], inputs.last().expect("at least one")];
 
-    // Many rows are worth decoding for, unless codes are multiplied as they are.
-    let as_codes = activations == Activations::EightBit && inputs[0].is_codes();
-    let many = |task: &&Task<'_>| !as_codes && task.rows.len() >= GEMM_ROWS;
+    // Many rows are worth decoding for, unless codes are multiplied with codes.
+    let enough = match (inputs[0].plain(), activations) {
+        (Some(_), _) => GEMM_ROWS,
+        (None, Activations::Exact) => DECODED_ROWS,
+        (None, Activations::EightBit) => usize::MAX,
+    };
+    let many = |task: &&Task<'_>| task.rows.len() >= enough;
     for task in tasks.iter().filter(many) {
         let part = decoded(isa, task, inputs[0].plain().unwrap_or(x), inner, out);
         for (&row, part) in task.rows.iter().zip(part.chunks_exact(out)) {

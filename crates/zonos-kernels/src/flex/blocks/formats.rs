@@ -4,7 +4,6 @@
 
 use std::arch::x86_64::*;
 
-use zonos_gguf::GgmlType;
 use zonos_gguf::blocks::iq4::GRID;
 
 /// What codes are when activations stay f32: never negative.
@@ -18,8 +17,6 @@ pub(super) const BYTES: bool = false;
 ///
 /// Methods of the traits below need AVX2, FMA and F16C, and a pointer to a whole readable block.
 pub(super) trait Format: 'static {
-    /// The type in a file.
-    const TYPE: GgmlType;
     /// Bytes of a block.
     const SIZE: usize;
     /// What stands for zero among the codes that meet f32 activations.
@@ -30,12 +27,12 @@ pub(super) trait Format: 'static {
 
 /// A format whose blocks are 32 values.
 pub(super) trait Short: Format {
-    /// What stands for zero among the codes that meet rounded activations, in eighths.
-    const EIGHTHS: usize;
-    /// Whether there is a minimum, which is added.
-    const MINIMUM: bool;
-    /// Scale, and an eighth of the minimum, in all lanes.
-    unsafe fn scales(block: *const u8) -> (__m256, __m256);
+    /// Whether something is added for the sum of rounded activations: a minimum, or what the codes' offset
+    /// takes off.
+    const LOW: bool;
+    /// Of the first `count` of up to 8 blocks side by side: scales, and what is added for each unit of the
+    /// sum of activations. Zero beyond `count`.
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256);
     /// The codes.
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i;
 }
@@ -76,24 +73,76 @@ pub(super) trait Long: Format {
 /// A half, in all lanes.
 #[inline(always)]
 unsafe fn half(p: *const u8) -> __m256 {
-    unsafe { _mm256_cvtph_ps(_mm_set1_epi16(p.cast::<i16>().read_unaligned())) }
+    unsafe { _mm256_cvtph_ps(_mm_set1_epi16(half_bits(p))) }
 }
 
 /// Two halves side by side, each in all lanes.
 #[inline(always)]
 unsafe fn halves(p: *const u8) -> (__m256, __m256) {
     unsafe {
-        let both = _mm256_cvtph_ps(_mm_set1_epi32(p.cast::<i32>().read_unaligned()));
+        let both = _mm256_cvtph_ps(_mm_set1_epi32(word(p) as i32));
         (_mm256_moveldup_ps(both), _mm256_movehdup_ps(both))
     }
 }
 
-/// [`halves`], the second an eighth.
 #[inline(always)]
-unsafe fn scale_and_eighth(p: *const u8) -> (__m256, __m256) {
+unsafe fn half_bits(p: *const u8) -> i16 {
+    unsafe { p.cast::<i16>().read_unaligned() }
+}
+
+/// The halves that `count` blocks of `SIZE` bytes begin with.
+#[inline(always)]
+unsafe fn first_halves<const SIZE: usize>(span: *const u8, count: usize) -> __m256 {
     unsafe {
-        let (d, m) = halves(p);
-        (d, _mm256_mul_ps(m, _mm256_set1_ps(0.125)))
+        if count == 8 {
+            let mut v = _mm_cvtsi32_si128(i32::from(half_bits(span)));
+            v = _mm_insert_epi16::<1>(v, half_bits(span.add(SIZE)).into());
+            v = _mm_insert_epi16::<2>(v, half_bits(span.add(2 * SIZE)).into());
+            v = _mm_insert_epi16::<3>(v, half_bits(span.add(3 * SIZE)).into());
+            v = _mm_insert_epi16::<4>(v, half_bits(span.add(4 * SIZE)).into());
+            v = _mm_insert_epi16::<5>(v, half_bits(span.add(5 * SIZE)).into());
+            v = _mm_insert_epi16::<6>(v, half_bits(span.add(6 * SIZE)).into());
+            v = _mm_insert_epi16::<7>(v, half_bits(span.add(7 * SIZE)).into());
+            return _mm256_cvtph_ps(v);
+        }
+        let mut bits = [0i16; 8];
+        for j in 0..count {
+            bits[j] = half_bits(span.add(j * SIZE));
+        }
+        _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast()))
+    }
+}
+
+/// The two halves that each of `count` blocks of `SIZE` bytes begins with.
+#[inline(always)]
+unsafe fn first_pairs<const SIZE: usize>(span: *const u8, count: usize) -> (__m256, __m256) {
+    unsafe {
+        let (near, far) = if count == 8 {
+            let mut near = _mm_cvtsi32_si128(word(span) as i32);
+            near = _mm_insert_epi32::<1>(near, word(span.add(SIZE)) as i32);
+            near = _mm_insert_epi32::<2>(near, word(span.add(2 * SIZE)) as i32);
+            near = _mm_insert_epi32::<3>(near, word(span.add(3 * SIZE)) as i32);
+            let mut far = _mm_cvtsi32_si128(word(span.add(4 * SIZE)) as i32);
+            far = _mm_insert_epi32::<1>(far, word(span.add(5 * SIZE)) as i32);
+            far = _mm_insert_epi32::<2>(far, word(span.add(6 * SIZE)) as i32);
+            far = _mm_insert_epi32::<3>(far, word(span.add(7 * SIZE)) as i32);
+            (near, far)
+        } else {
+            let mut words = [0u32; 8];
+            for j in 0..count {
+                words[j] = word(span.add(j * SIZE));
+            }
+            let p: *const __m128i = words.as_ptr().cast();
+            (_mm_loadu_si128(p), _mm_loadu_si128(p.add(1)))
+        };
+        let (near, far) = (_mm256_cvtph_ps(near), _mm256_cvtph_ps(far));
+        // Pairs apart, then the quarters in order.
+        let first = _mm256_castps_pd(_mm256_shuffle_ps::<0x88>(near, far));
+        let second = _mm256_castps_pd(_mm256_shuffle_ps::<0xDD>(near, far));
+        (
+            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xD8>(first)),
+            _mm256_castpd_ps(_mm256_permute4x64_pd::<0xD8>(second)),
+        )
     }
 }
 
@@ -180,7 +229,6 @@ macro_rules! formats {
         $(#[$doc])*
         pub(super) struct $name;
         impl Format for $name {
-            const TYPE: GgmlType = GgmlType::$name;
             const SIZE: usize = $size;
             const OFFSET: f32 = $offset;
             const SIGNED: bool = $signed;
@@ -216,11 +264,15 @@ formats! {
 }
 
 impl Short for Q8_0 {
-    const EIGHTHS: usize = 0;
-    const MINIMUM: bool = false;
+    const LOW: bool = false;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { (half(block), _mm256_setzero_ps()) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            (
+                first_halves::<{ Self::SIZE }>(span, count),
+                _mm256_setzero_ps(),
+            )
+        }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -236,11 +288,13 @@ impl Short for Q8_0 {
 }
 
 impl Short for Q4_0 {
-    const EIGHTHS: usize = 1;
-    const MINIMUM: bool = false;
+    const LOW: bool = true;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { (half(block), _mm256_setzero_ps()) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            let scales = first_halves::<{ Self::SIZE }>(span, count);
+            (scales, _mm256_mul_ps(scales, _mm256_set1_ps(-Self::OFFSET)))
+        }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -249,11 +303,10 @@ impl Short for Q4_0 {
 }
 
 impl Short for Q4_1 {
-    const EIGHTHS: usize = 0;
-    const MINIMUM: bool = true;
+    const LOW: bool = true;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { scale_and_eighth(block) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -262,11 +315,13 @@ impl Short for Q4_1 {
 }
 
 impl Short for Q5_0 {
-    const EIGHTHS: usize = 2;
-    const MINIMUM: bool = false;
+    const LOW: bool = true;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { (half(block), _mm256_setzero_ps()) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            let scales = first_halves::<{ Self::SIZE }>(span, count);
+            (scales, _mm256_mul_ps(scales, _mm256_set1_ps(-Self::OFFSET)))
+        }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -275,11 +330,10 @@ impl Short for Q5_0 {
 }
 
 impl Short for Q5_1 {
-    const EIGHTHS: usize = 0;
-    const MINIMUM: bool = true;
+    const LOW: bool = true;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { scale_and_eighth(block) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -288,11 +342,15 @@ impl Short for Q5_1 {
 }
 
 impl Short for Iq4Nl {
-    const EIGHTHS: usize = 0;
-    const MINIMUM: bool = false;
+    const LOW: bool = false;
     #[inline(always)]
-    unsafe fn scales(block: *const u8) -> (__m256, __m256) {
-        unsafe { (half(block), _mm256_setzero_ps()) }
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            (
+                first_halves::<{ Self::SIZE }>(span, count),
+                _mm256_setzero_ps(),
+            )
+        }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {

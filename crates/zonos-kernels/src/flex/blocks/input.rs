@@ -14,7 +14,7 @@ const SLICES: usize = SPAN / SLICE;
 /// A span rounded to 8 bits.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(super) struct Rounded {
+pub(in crate::flex) struct Rounded {
     pub(super) codes: [i8; SPAN],
     /// Of each slice.
     pub(super) scale: [f32; SLICES],
@@ -29,7 +29,7 @@ const _: () = assert!(ROUNDED == SLICE);
 /// A span of f32 values.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(super) struct Floats {
+pub(in crate::flex) struct Floats {
     /// Of each slice, value `4 i + b` in lane `i` of vector `b`, times [`FACTOR`]`[b]`.
     pub(super) x: [[[f32; 8]; 4]; SLICES],
     /// What the codes' offset takes from each lane's sum: `-offset` times the lane's four values.

@@ -78,13 +78,13 @@ macro_rules! loops {
 loops!(SLICE, short_rounded, short_floats: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
 loops!(SPAN, long_rounded, long_floats: Q2K Q3K Q4K Q5K Q6K Iq4Xs);
 
-/// Asks for the lines of a block that comes later. The address need not be readable.
+/// Asks for the `size` bytes that come some time after those at `block`. They need not be readable.
 #[inline(always)]
-unsafe fn ask<const SIZE: usize>(block: *const u8) {
+unsafe fn ask(block: *const u8, size: usize) {
     // SAFETY: asking for a line has no effect but in caches, whatever the address.
     unsafe {
         let mut at = 0;
-        while at < SIZE {
+        while at < size {
             _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + at).cast());
             at += 64;
         }
@@ -148,101 +148,7 @@ unsafe fn dot<const OFFSET: bool>(wide: &[__m256; 4], x: *const Floats, j: usize
     }
 }
 
-#[inline(always)]
-unsafe fn short_rounded<F: Short, const R: usize, const M: usize>(
-    rows: [*const u8; R],
-    x: [*const Rounded; M],
-    blocks: usize,
-    sums: *mut [__m256; M],
-    pitch: usize,
-) {
-    unsafe {
-        let mut acc = [[_mm256_setzero_ps(); M]; R];
-        for r in 0..R {
-            acc[r] = *sums.add(r * pitch);
-        }
-        let mut at = 0;
-        for b in 0..blocks {
-            let (s, j) = (b / 8, b % 8);
-            for r in 0..R {
-                let block = rows[r].add(at);
-                ask::<1>(block);
-                let (d, minimum) = F::scales(block);
-                let codes = F::codes::<BYTES>(block);
-                for m in 0..M {
-                    let x = x[m].add(s);
-                    let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * j).cast());
-                    let fours = if F::SIGNED {
-                        fours::<true>(codes, q, _mm256_set1_epi16(1))
-                    } else {
-                        fours::<false>(codes, q, _mm256_set1_epi16(1))
-                    };
-                    let p = _mm256_cvtepi32_ps(fours);
-                    let scale = splat((*x).scale.as_ptr().add(j));
-                    let sum = (*x).sum.as_ptr().add(j);
-                    let p = match F::EIGHTHS {
-                        0 => _mm256_mul_ps(p, scale),
-                        1 => _mm256_fmsub_ps(p, scale, splat(sum)),
-                        _ => _mm256_sub_ps(_mm256_fmsub_ps(p, scale, splat(sum)), splat(sum)),
-                    };
-                    acc[r][m] = _mm256_fmadd_ps(p, d, acc[r][m]);
-                    if F::MINIMUM {
-                        acc[r][m] = _mm256_fmadd_ps(minimum, splat(sum), acc[r][m]);
-                    }
-                }
-            }
-            at += F::SIZE;
-        }
-        for r in 0..R {
-            *sums.add(r * pitch) = acc[r];
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn short_floats<F: Short, const R: usize, const M: usize>(
-    rows: [*const u8; R],
-    x: [*const Floats; M],
-    blocks: usize,
-    sums: *mut [__m256; M],
-    pitch: usize,
-) {
-    unsafe {
-        let mut acc = [[_mm256_setzero_ps(); M]; R];
-        for r in 0..R {
-            acc[r] = *sums.add(r * pitch);
-        }
-        let mut at = 0;
-        for b in 0..blocks {
-            let (s, j) = (b / 8, b % 8);
-            for r in 0..R {
-                let block = rows[r].add(at);
-                ask::<1>(block);
-                let (d, minimum) = F::scales(block);
-                let wide = widen(F::codes::<FLOATS>(block));
-                for m in 0..M {
-                    let x = x[m].add(s);
-                    let p = if F::OFFSET == 0.0 {
-                        dot::<false>(&wide, x, j)
-                    } else {
-                        dot::<true>(&wide, x, j)
-                    };
-                    acc[r][m] = _mm256_fmadd_ps(p, d, acc[r][m]);
-                    if F::MINIMUM {
-                        let sum = splat((*x).sum.as_ptr().add(j));
-                        acc[r][m] = _mm256_fmadd_ps(minimum, sum, acc[r][m]);
-                    }
-                }
-            }
-            at += F::SIZE;
-        }
-        for r in 0..R {
-            *sums.add(r * pitch) = acc[r];
-        }
-    }
-}
-
-/// `$step!` for each slice of a block.
+/// Eight times the function for slices 0 to 7.
 macro_rules! each_slice {
     ($function:ident::<$F:ident, $M:ident> $arguments:tt) => {
         $function::<$F, $M, 0> $arguments;
@@ -254,6 +160,173 @@ macro_rules! each_slice {
         $function::<$F, $M, 6> $arguments;
         $function::<$F, $M, 7> $arguments;
     };
+}
+
+/// Eight values that each get into all lanes later.
+#[repr(align(32))]
+struct Eight([f32; 8]);
+
+macro_rules! short {
+    ($(#[$doc:meta])* $name:ident, $input:ident, $span:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        unsafe fn $name<F: Short, const R: usize, const M: usize>(
+            rows: [*const u8; R],
+            x: [*const $input; M],
+            blocks: usize,
+            sums: *mut [__m256; M],
+            pitch: usize,
+        ) {
+            unsafe {
+                let mut acc = [[_mm256_setzero_ps(); M]; R];
+                for r in 0..R {
+                    acc[r] = *sums.add(r * pitch);
+                }
+                let whole = blocks / 8;
+                for s in 0..whole {
+                    for r in 0..R {
+                        let span = rows[r].add(s * 8 * F::SIZE);
+                        ask(span, 8 * F::SIZE);
+                        $span::<F, M, true>(span, &x, s, 8, &mut acc[r]);
+                    }
+                }
+                if 8 * whole < blocks {
+                    for r in 0..R {
+                        let span = rows[r].add(8 * whole * F::SIZE);
+                        $span::<F, M, false>(span, &x, whole, blocks - 8 * whole, &mut acc[r]);
+                    }
+                }
+                for r in 0..R {
+                    *sums.add(r * pitch) = acc[r];
+                }
+            }
+        }
+    };
+}
+
+short!(short_rounded, Rounded, rounded_span);
+short!(short_floats, Floats, floats_span);
+
+/// The first `count` blocks of a span of a short format, all 8 where `WHOLE`.
+#[inline(always)]
+unsafe fn rounded_span<F: Short, const M: usize, const WHOLE: bool>(
+    span: *const u8,
+    x: &[*const Rounded; M],
+    s: usize,
+    count: usize,
+    acc: &mut [__m256; M],
+) {
+    #[inline(always)]
+    unsafe fn one<F: Short, const M: usize>(
+        span: *const u8,
+        x: &[*const Rounded; M],
+        s: usize,
+        factors: &[Eight; M],
+        j: usize,
+        acc: &mut [__m256; M],
+    ) {
+        unsafe {
+            let codes = F::codes::<BYTES>(span.add(j * F::SIZE));
+            for m in 0..M {
+                let q = (*x[m].add(s)).codes.as_ptr().add(SLICE * j);
+                let q = _mm256_load_si256(q.cast());
+                let ones = _mm256_set1_epi16(1);
+                let fours = if F::SIGNED {
+                    fours::<true>(codes, q, ones)
+                } else {
+                    fours::<false>(codes, q, ones)
+                };
+                let factor = splat(factors[m].0.as_ptr().add(j));
+                acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), factor, acc[m]);
+            }
+        }
+    }
+    unsafe {
+        let (scales, minima) = F::scales(span, if WHOLE { 8 } else { count });
+        let mut factors = [const { Eight([0.0; 8]) }; M];
+        for m in 0..M {
+            let x = x[m].add(s);
+            let factor = _mm256_mul_ps(scales, _mm256_load_ps((*x).scale.as_ptr()));
+            _mm256_store_ps(factors[m].0.as_mut_ptr(), factor);
+            if F::LOW {
+                let sums = _mm256_load_ps((*x).sum.as_ptr());
+                acc[m] = _mm256_fmadd_ps(minima, sums, acc[m]);
+            }
+        }
+        if WHOLE {
+            one::<F, M>(span, x, s, &factors, 0, acc);
+            one::<F, M>(span, x, s, &factors, 1, acc);
+            one::<F, M>(span, x, s, &factors, 2, acc);
+            one::<F, M>(span, x, s, &factors, 3, acc);
+            one::<F, M>(span, x, s, &factors, 4, acc);
+            one::<F, M>(span, x, s, &factors, 5, acc);
+            one::<F, M>(span, x, s, &factors, 6, acc);
+            one::<F, M>(span, x, s, &factors, 7, acc);
+        } else {
+            for j in 0..count {
+                one::<F, M>(span, x, s, &factors, j, acc);
+            }
+        }
+    }
+}
+
+/// As [`rounded_span`], with f32 activations.
+#[inline(always)]
+unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
+    span: *const u8,
+    x: &[*const Floats; M],
+    s: usize,
+    count: usize,
+    acc: &mut [__m256; M],
+) {
+    #[inline(always)]
+    unsafe fn one<F: Short, const M: usize>(
+        span: *const u8,
+        x: &[*const Floats; M],
+        s: usize,
+        factors: &Eight,
+        j: usize,
+        acc: &mut [__m256; M],
+    ) {
+        unsafe {
+            let wide = widen(F::codes::<FLOATS>(span.add(j * F::SIZE)));
+            let factor = splat(factors.0.as_ptr().add(j));
+            for m in 0..M {
+                let x = x[m].add(s);
+                let p = if F::OFFSET == 0.0 {
+                    dot::<false>(&wide, x, j)
+                } else {
+                    dot::<true>(&wide, x, j)
+                };
+                acc[m] = _mm256_fmadd_ps(p, factor, acc[m]);
+            }
+        }
+    }
+    unsafe {
+        let (scales, minima) = F::scales(span, if WHOLE { 8 } else { count });
+        let mut factors = Eight([0.0; 8]);
+        _mm256_store_ps(factors.0.as_mut_ptr(), scales);
+        if F::OFFSET == 0.0 {
+            for m in 0..M {
+                let sums = _mm256_load_ps((*x[m].add(s)).sum.as_ptr());
+                acc[m] = _mm256_fmadd_ps(minima, sums, acc[m]);
+            }
+        }
+        if WHOLE {
+            one::<F, M>(span, x, s, &factors, 0, acc);
+            one::<F, M>(span, x, s, &factors, 1, acc);
+            one::<F, M>(span, x, s, &factors, 2, acc);
+            one::<F, M>(span, x, s, &factors, 3, acc);
+            one::<F, M>(span, x, s, &factors, 4, acc);
+            one::<F, M>(span, x, s, &factors, 5, acc);
+            one::<F, M>(span, x, s, &factors, 6, acc);
+            one::<F, M>(span, x, s, &factors, 7, acc);
+        } else {
+            for j in 0..count {
+                one::<F, M>(span, x, s, &factors, j, acc);
+            }
+        }
+    }
 }
 
 #[inline(always)]
@@ -301,13 +374,7 @@ unsafe fn long_rounded<F: Long, const R: usize, const M: usize>(
         for b in 0..blocks {
             for r in 0..R {
                 let block = rows[r].add(b * F::SIZE);
-                if F::SIZE > 192 {
-                    ask::<256>(block);
-                } else if F::SIZE > 128 {
-                    ask::<192>(block);
-                } else {
-                    ask::<128>(block);
-                }
+                ask(block, F::SIZE);
                 let head = F::head(block);
                 let mut p = [_mm256_setzero_ps(); M];
                 each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
@@ -397,13 +464,7 @@ unsafe fn long_floats<F: Long, const R: usize, const M: usize>(
         for b in 0..blocks {
             for r in 0..R {
                 let block = rows[r].add(b * F::SIZE);
-                if F::SIZE > 192 {
-                    ask::<256>(block);
-                } else if F::SIZE > 128 {
-                    ask::<192>(block);
-                } else {
-                    ask::<128>(block);
-                }
+                ask(block, F::SIZE);
                 let head = F::head(block);
                 let mut p = [_mm256_setzero_ps(); M];
                 each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));

@@ -11,6 +11,8 @@ mod input;
 #[cfg(target_arch = "x86_64")]
 mod kernels;
 
+#[cfg(target_arch = "x86_64")]
+use input::{Floats, Rounded};
 use std::ops::Range;
 
 use zonos_gguf::GgmlType;
@@ -68,10 +70,10 @@ pub(super) enum Input {
     Plain(Vec<f32>),
     /// For the kernels: `[rows, spans]`.
     #[cfg(target_arch = "x86_64")]
-    Rounded(Vec<input::Rounded>),
+    Rounded(Vec<Rounded>),
     /// For the kernels and codes with this offset: `[rows, spans]`.
     #[cfg(target_arch = "x86_64")]
-    Floats(Vec<input::Floats>, f32),
+    Floats(Vec<Floats>, f32),
 }
 
 /// Whether the kernels with AVX2 run.
@@ -129,15 +131,6 @@ impl Input {
             plain.chunks_exact_mut(inner).for_each(rounded);
         }
         Self::Plain(plain)
-    }
-
-    /// Whether kernels multiply codes with codes.
-    pub(super) fn is_codes(&self) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Rounded(_) => true,
-            _ => false,
-        }
     }
 
     /// The values, where they are plain.
