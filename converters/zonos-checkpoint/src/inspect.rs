@@ -60,8 +60,17 @@ pub struct FileSize {
 pub struct DtypeTotal {
     /// Tensors.
     pub tensors: usize,
+    /// Values.
+    pub values: u64,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl DtypeTotal {
+    /// Storage per value, scales of quantised blocks included.
+    pub fn bits_per_value(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.values.max(1) as f64
+    }
 }
 
 /// One tensor.
@@ -94,7 +103,9 @@ pub fn inspect(checkpoint: &Checkpoint, check_values: bool) -> Result<Inspection
         let total = dtypes.entry(dtype.clone()).or_default();
         total.tensors += 1;
         total.bytes += info.bytes;
-        values = values.saturating_add(info.shape.iter().map(|&d| d as u64).product());
+        let count = info.shape.iter().map(|&d| d as u64).product();
+        total.values = total.values.saturating_add(count);
+        values = values.saturating_add(count);
         tensors.push(TensorRow {
             name: entry.name.clone(),
             dtype,
@@ -162,9 +173,10 @@ impl fmt::Display for Inspection {
         for (dtype, total) in &self.dtypes {
             writeln!(
                 f,
-                "  {dtype:<6}  {} tensors, {} bytes",
+                "  {dtype:<6}  {} tensors, {} bytes, {:.4} bits per value",
                 total.tensors,
-                grouped(total.bytes)
+                grouped(total.bytes),
+                total.bits_per_value()
             )?;
         }
         writeln!(f)?;

@@ -494,7 +494,7 @@ fn fit(
     if let Source::Plain(e) = &source
         && let Some(blocks) = e.blocks(entries)
     {
-        dtype = blocks.to_string();
+        dtype = blocks.name().to_uppercase();
     }
     report.matched.push(Matched {
         name: spec.name.clone(),

@@ -41,7 +41,7 @@ impl TensorInfo {
     /// The name of the stored type: `F32`, `BF16`, `Q4_K`.
     pub fn type_name(&self) -> String {
         match self.blocks {
-            Some(blocks) => blocks.to_string(),
+            Some(blocks) => blocks.name().to_uppercase(),
             None => format!("{:?}", self.dtype),
         }
     }

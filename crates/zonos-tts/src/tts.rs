@@ -8,6 +8,7 @@ use burn::tensor::Device;
 use zonos_audio::{Codes, Waveform};
 use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport};
 use zonos_dac::{Dac, DacParts};
+use zonos_kernels::Activations;
 use zonos2::{EndReason, Generation, PromptError, Zonos2, Zonos2Config};
 
 use crate::demo::DemoCheckpoint;
@@ -360,6 +361,7 @@ pub struct TtsBuilder {
     device: Device,
     codec_device: Device,
     options: LoadOptions,
+    activations: Option<Activations>,
     encoder: Option<PathBuf>,
 }
 
@@ -370,6 +372,7 @@ impl TtsBuilder {
             device: device.clone(),
             codec_device: device.clone(),
             options: LoadOptions::default(),
+            activations: None,
             encoder: None,
         }
     }
@@ -390,6 +393,13 @@ impl TtsBuilder {
     /// How weights are read: their dtype, weight norm, partial loading.
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// How the backbone's quantised weights meet activations; without this, by
+    /// [`Activations::default_for`].
+    pub fn activations(mut self, activations: Activations) -> Self {
+        self.activations = Some(activations);
         self
     }
 
@@ -422,8 +432,11 @@ impl TtsBuilder {
             }
             None => None,
         };
-        let (backbone, of_backbone) =
+        let (mut backbone, of_backbone) =
             Zonos2::load_with(model, config, &self.options, &self.device)?;
+        if let Some(activations) = self.activations {
+            backbone = backbone.with_activations(activations);
+        }
         let (codec, of_codec) =
             Dac::load_parts(codec, DacParts::Decoder, &self.options, &self.codec_device)?;
         let mut tts = Tts::new(backbone, codec)?;

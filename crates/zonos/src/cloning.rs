@@ -16,10 +16,12 @@ const VARIABLE: &str = "ZONOS_SPEAKER_ENCODER";
 const ENCODER_HUB: &str = "hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B";
 
 /// Names under which the encoder is looked for in the model's folder, in this order.
-pub(crate) const ENCODER_NAMES: [&str; 3] = [
+pub(crate) const ENCODER_NAMES: [&str; 4] = [
     "speaker-encoder",
     "speaker_encoder",
     "speaker-encoder.safetensors",
+    // As the C++ programs call it.
+    "spk-encoder.gguf",
 ];
 
 /// The encoder to use: the flag's, the environment's, or one in the folder of `model`.

@@ -12,9 +12,11 @@ use crate::output;
 use crate::progress::ByteBar;
 
 /// Names under which the codec is looked for in the model's folder, in this order.
-pub(crate) const CODEC_NAMES: [&str; 7] = [
+pub(crate) const CODEC_NAMES: [&str; 8] = [
     "codec",
     "dac",
+    // As the C++ programs call it.
+    "dac.gguf",
     "dac.safetensors",
     "dac.pth",
     "dac.bpk",

@@ -269,7 +269,10 @@ fn is_weights(path: &Path) -> bool {
         .and_then(|n| n.to_str())
         .unwrap_or_default();
     path.is_file()
-        && matches!(extension(path), Some("pth" | "pt" | "safetensors" | "bpk" | "gguf"))
+        && matches!(
+            extension(path),
+            Some("pth" | "pt" | "safetensors" | "bpk" | "gguf")
+        )
         && !is_overlay(path)
         && !matches!(name, "golden.safetensors" | "grad.safetensors")
 }

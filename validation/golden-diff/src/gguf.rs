@@ -120,12 +120,7 @@ fn sequence(prompt: &str, checks: &Checks<'_>) -> Result<Sequence> {
     })
 }
 
-fn teacher_forced(
-    model: &Zonos2,
-    form: &str,
-    prompt: &str,
-    checks: &mut Checks<'_>,
-) -> Result<()> {
+fn teacher_forced(model: &Zonos2, form: &str, prompt: &str, checks: &mut Checks<'_>) -> Result<()> {
     let mut tap = Tap::on();
     let out = model
         .forward(&[sequence(prompt, checks)?], &mut tap)

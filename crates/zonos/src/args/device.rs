@@ -16,6 +16,16 @@ pub(crate) struct DeviceArgs {
     pub device: String,
 }
 
+/// How quantised weights are multiplied, where a command runs the backbone to speak.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Device")]
+pub(crate) struct ActivationArgs {
+    /// Keep activations unrounded where the weights have six bits or fewer (GGUF); slower. By default they
+    /// are rounded to eight bits there, which the weights' own rounding outweighs.
+    #[arg(long)]
+    pub exact: bool,
+}
+
 impl DeviceArgs {
     /// Opens the device. A name that this build does not know is a usage error.
     pub(crate) fn open(&self) -> Result<Device, Failure> {

@@ -15,7 +15,7 @@ mod voice;
 mod weights;
 
 pub(crate) use conditioning::{ConditioningArgs, Rate};
-pub(crate) use device::{CodecDeviceArgs, DeviceArgs};
+pub(crate) use device::{ActivationArgs, CodecDeviceArgs, DeviceArgs};
 pub(crate) use limits::LimitArgs;
 pub(crate) use number::{between, fade_ms};
 pub(crate) use request::{prompt_request, request};

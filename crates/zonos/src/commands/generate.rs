@@ -9,10 +9,11 @@ use clap::Args;
 use serde_json::json;
 use zonos_audio::{AtomicFile, npy};
 use zonos_checkpoint::LoadOptions;
+use zonos_kernels::Activations;
 use zonos_tts::{EndReason, end_name};
 use zonos2::{GenerateOptions, Zonos2, random_seed};
 
-use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, SamplingArgs, VoiceArgs};
+use crate::args::{ActivationArgs, DeviceArgs, GlobalArgs, ModelArgs, SamplingArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::progress::{FrameBar, Rate};
@@ -58,6 +59,8 @@ pub(crate) struct GenerateArgs {
     dump_ids: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    activations: ActivationArgs,
     #[command(flatten)]
     voice: VoiceArgs,
     #[command(flatten)]
@@ -129,6 +132,11 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
     };
     let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
     weights::warn(&report, false);
+    let model = if args.activations.exact {
+        model.with_activations(Activations::Exact)
+    } else {
+        model
+    };
 
     let _stepping = Stepping::begin();
     let began = Instant::now();

@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use zonos_audio::encode::AudioFormat;
 use zonos_audio::{AtomicFile, WavError, WavStream};
 use zonos_checkpoint::Checkpoint;
+use zonos_kernels::Activations;
 use zonos_tts::demo::DemoCheckpoint;
 use zonos_tts::{EndReason, Plan, Speaker, Speech, Tts, TtsBuilder, TtsError, Voice};
 use zonos2::Zonos2Config;
 
 use crate::args::{
-    CloneArgs, CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs, LimitArgs, SamplingArgs,
-    VoiceArgs, VoiceFile, fade_ms, read_text, request, takes_voices,
+    ActivationArgs, CloneArgs, CodecDeviceArgs, ConditioningArgs, DeviceArgs, GlobalArgs,
+    LimitArgs, SamplingArgs, VoiceArgs, VoiceFile, fade_ms, read_text, request, takes_voices,
 };
 use crate::cloning;
 use crate::failure::{CUT_SHORT, Failure, Outcome, stdout_failure};
@@ -95,6 +96,8 @@ pub(crate) struct TtsArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    activations: ActivationArgs,
     #[command(flatten)]
     device: DeviceArgs,
     #[command(flatten)]
@@ -188,9 +191,11 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         });
     }
     let plan = request.plan(&config).map_err(refused)?;
-    let (tts, reports) = TtsBuilder::new(&device)
-        .codec_device(&codec_device)
-        .open(&model, &codec)?;
+    let mut builder = TtsBuilder::new(&device).codec_device(&codec_device);
+    if args.activations.exact {
+        builder = builder.activations(Activations::Exact);
+    }
+    let (tts, reports) = builder.open(&model, &codec)?;
     for report in &reports {
         weights::warn(report, reported);
     }

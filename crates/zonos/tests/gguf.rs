@@ -1,0 +1,181 @@
+//! GGUF files out of every model, back in, and spoken from.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use common::{Work, run, run_json};
+use zonos_gguf::GgufFile;
+use zonos_nn::Tap;
+use zonos2::{Prompt, Sequence, Zonos2};
+
+fn fixture(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures");
+    folder.join(name).display().to_string()
+}
+
+fn goldens(what: &str) -> Option<PathBuf> {
+    let Ok(folder) = std::env::var("ZONOS_GOLDENS") else {
+        println!("ZONOS_GOLDENS is unset: {what} is not compared");
+        return None;
+    };
+    Some(PathBuf::from(folder))
+}
+
+fn logits(model: &str) -> Vec<f32> {
+    let model = Zonos2::load(model, &Device::flex()).unwrap();
+    let prompt = Prompt::builder(model.config())
+        .text("Hello.")
+        .build()
+        .unwrap();
+    let sequence = Sequence::from_prompt(&prompt, None).unwrap();
+    let out = model.forward(&[sequence], &mut Tap::off()).unwrap();
+    out.logits.into_data().iter::<f32>().collect()
+}
+
+/// The demo backbone says the same from a GGUF file of f32, alone in its folder, and from what that
+/// becomes.
+#[test]
+fn a_backbone_survives_the_way_to_gguf_and_back() {
+    let work = Work::new();
+    let (gguf, back) = (
+        work.arg("there/model.gguf"),
+        work.arg("back/model.safetensors"),
+    );
+    for file in [&gguf, &back] {
+        fs::create_dir(Path::new(file).parent().unwrap()).unwrap();
+    }
+    run(0, &["convert", &work.model(), &gguf, "--type", "f32"]);
+    run(0, &["convert", &gguf, &back]);
+    let expected = logits(&work.model());
+    assert_eq!(logits(&gguf), expected);
+    assert_eq!(logits(&back), expected);
+}
+
+/// The C++ converter's file, to a safetensors file, and back to the very same bytes.
+#[test]
+fn the_converters_bytes_come_back() {
+    let Some(goldens) = goldens("gguf/zonos2-k/f16.gguf") else {
+        return;
+    };
+    let work = Work::new();
+    let original = goldens.join("gguf/zonos2-k/f16.gguf");
+    let (middle, again) = (work.arg("m.safetensors"), work.arg("again.gguf"));
+    run(0, &["convert", &original.display().to_string(), &middle]);
+    run(0, &["convert", &middle, &again, "--type", "f16"]);
+    assert!(fs::read(again).unwrap() == fs::read(original).unwrap());
+}
+
+/// Codec and speaker encoder: the entries of the C++ programs' files, and their values to rounding.
+#[test]
+fn codec_and_encoder_files_are_those_of_the_programs() {
+    let Some(goldens) = goldens("dac.gguf and spk-encoder.gguf") else {
+        return;
+    };
+    let work = Work::new();
+    for (model, theirs) in [
+        ("dac/tiny/weights.pth", "dac/tiny/dac.gguf"),
+        ("ecapa/tiny/hf", "ecapa/tiny/spk-encoder.gguf"),
+    ] {
+        let ours = work.arg("ours.gguf");
+        run(0, &["convert", &fixture(model), &ours]);
+        let read = |path: &Path| {
+            GgufFile::read(path.display().to_string(), fs::read(path).unwrap()).unwrap()
+        };
+        let (ours, theirs) = (read(Path::new(&ours)), read(&goldens.join(theirs)));
+        assert_eq!(ours.metadata(), theirs.metadata());
+        assert_eq!(ours.tensors().len(), theirs.tensors().len());
+        for (a, b) in ours.tensors().iter().zip(theirs.tensors()) {
+            assert_eq!(
+                (a.name(), a.dims(), a.ggml_type(), a.offset()),
+                (b.name(), b.dims(), b.ggml_type(), b.offset())
+            );
+            let (x, y) = (
+                ours.dequantize(a.name()).unwrap(),
+                theirs.dequantize(b.name()).unwrap(),
+            );
+            let largest = y.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+            let pairs = x.iter().zip(&y);
+            let difference = pairs.map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+            // Band edges are kHz in f32, whose last bit, where exponentials differ, moves a weight by 1e-7.
+            let edges = if a.name() == "mel_fb" { 2e-7 } else { 0.0 };
+            assert!(
+                difference <= edges + 1e-6 * largest,
+                "{}: {difference:e}",
+                a.name()
+            );
+        }
+    }
+}
+
+/// A folder of GGUF files alone speaks; what it says of itself is right.
+#[test]
+fn a_folder_of_gguf_files_speaks() {
+    let work = Work::new();
+    let folder = work.path("gguf");
+    fs::create_dir(&folder).unwrap();
+    let at = |name: &str| folder.join(name).display().to_string();
+    run(
+        0,
+        &[
+            "convert",
+            &work.model(),
+            &at("zonos2-q8_0.gguf"),
+            "--type",
+            "q8_0",
+        ],
+    );
+    let codec = work.arg("model/codec/weights.pth");
+    run(0, &["convert", &codec, &at("dac.gguf")]);
+    let (model, wav) = (at("zonos2-q8_0.gguf"), work.arg("out.wav"));
+    for exact in [&["--exact"][..], &[]] {
+        let mut args = vec!["tts", "Hello.", "-o", &wav, "--model", &model];
+        args.extend(["--max-frames", "8", "--seed", "1"]);
+        args.extend(exact);
+        run(0, &args);
+        assert!(fs::metadata(&wav).unwrap().len() > 1000);
+        fs::remove_file(&wav).unwrap();
+    }
+    let told = run_json(0, &["inspect", &model]);
+    assert_eq!(told["format"], "gguf");
+    let q8 = &told["dtypes"]["Q8_0"];
+    let bits = q8["bytes"].as_f64().unwrap() * 8.0 / q8["values"].as_f64().unwrap();
+    assert_eq!(bits, 8.5);
+}
+
+#[test]
+fn types_that_cannot_be_are_refused() {
+    let work = Work::new();
+    let codec = work.arg("model/codec/weights.pth");
+    for (code, args) in [
+        (
+            2,
+            [
+                "convert",
+                &work.model(),
+                &work.arg("a.gguf"),
+                "--type",
+                "q4_k",
+            ],
+        ),
+        (
+            2,
+            [
+                "convert",
+                &work.model(),
+                &work.arg("a.bpk"),
+                "--type",
+                "f16",
+            ],
+        ),
+        (
+            2,
+            ["convert", &codec, &work.arg("a.gguf"), "--type", "q8_0"],
+        ),
+    ] {
+        run(code, &args);
+        assert!(!work.path("a.gguf").exists() && !work.path("a.bpk").exists());
+    }
+}
