@@ -9,6 +9,7 @@ mod backbone;
 mod dac;
 mod dsp;
 mod ecapa;
+mod ggml;
 mod kernels;
 mod machine;
 mod packed;
@@ -35,9 +36,9 @@ pub(crate) struct Args {
     /// Only this component: audio, backbone, dac, dsp, ecapa, kernels, memory, packed, teacher, zac or zac-encode
     #[arg(long, value_name = "C")]
     component: Option<Component>,
-    /// Insist on the other side: fail when it cannot run
-    #[arg(long, value_name = "torch")]
-    against: Option<Against>,
+    /// Insist on these other sides: fail when one cannot run
+    #[arg(long, value_name = "torch,ggml", value_delimiter = ',')]
+    against: Vec<Against>,
     /// Threads of both sides; 0 means all cores
     #[arg(long, default_value_t = 0)]
     threads: usize,
@@ -87,7 +88,10 @@ enum Component {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Against {
+    /// PyTorch, of the Python that --python names
     Torch,
+    /// ggml's CPU backend, built in the folder that $ZONOS_GGML names: packed weights
+    Ggml,
 }
 
 /// One line of the table.
@@ -124,6 +128,7 @@ pub(crate) struct Bench {
     device: Device,
     machine: Machine,
     python: Option<PathBuf>,
+    ggml: Option<ggml::Build>,
     threads: usize,
     repeat: usize,
 }
@@ -227,9 +232,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         .context("cannot set the number of threads")?;
     let python = match torch::find(args.python.as_deref()) {
         Ok(python) => Some(python),
-        Err(error) if args.against.is_some() || args.python.is_some() => return Err(error),
+        Err(error) if args.against.contains(&Against::Torch) || args.python.is_some() => {
+            return Err(error);
+        }
         Err(error) => {
             println!("without PyTorch: {error:#}");
+            None
+        }
+    };
+    let wants = |c| args.component.is_none_or(|only| only == c);
+    let ggml = match ggml::Build::find() {
+        Ok(build) => Some(build),
+        Err(error) if args.against.contains(&Against::Ggml) => return Err(error),
+        Err(error) => {
+            if wants(Component::Packed) {
+                println!("without ggml: {error:#}");
+            }
             None
         }
     };
@@ -240,16 +258,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         device,
         machine,
         python,
+        ggml,
         threads,
         repeat: args.repeat,
     };
-    let wants = |c| args.component.is_none_or(|only| only == c);
     let mut lines = Vec::new();
     if wants(Component::Kernels) {
         lines.extend(kernels::run(&bench)?);
     }
+    let mut against_ggml = Vec::new();
     if wants(Component::Packed) {
-        lines.extend(packed::run(&bench));
+        let (measured, compared) = packed::run(&bench)?;
+        lines.extend(measured);
+        against_ggml = compared;
     }
     if wants(Component::Backbone) {
         lines.extend(backbone::run(&bench)?);
@@ -284,6 +305,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     }
 
     print_table(&lines);
+    ggml::print_table(&against_ggml);
     for line in &memory {
         println!("{line}");
     }
@@ -299,7 +321,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
             .collect();
         let value = serde_json::json!({
             "machine": bench.machine, "repeat": bench.repeat, "measurements": rows,
-            "memory": memory,
+            "memory": memory, "ggml": against_ggml,
         });
         workspace::write(path, &serde_json::to_string_pretty(&value)?)?;
     }

@@ -1,7 +1,8 @@
 //! Products with weights as their files store them: each type, few rows, weights from memory.
 //!
 //! What counts is how many bytes of weights pass a second, as a share of what a plain read of as many
-//! bytes reaches. Reads and products alternate, so that a machine that slows down slows both.
+//! bytes reaches. Reads and products alternate, ggml's too where there is a build of it, so that a machine
+//! that slows down slows all.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,6 +11,7 @@ use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use zonos_gguf::GgmlType;
 use zonos_kernels::{Activations, PackedTensor};
 
+use super::ggml::{Compared, Ggml, Times};
 use super::machine::read_once;
 use super::{Bench, Measurement, median};
 
@@ -21,48 +23,70 @@ const ROTATION: usize = 256 << 20;
 const ROWS: [usize; 4] = [1, 4, 8, 32];
 const READ: &str = "weight bytes at the rate of a plain read";
 
-pub(super) fn run(bench: &Bench) -> Vec<Measurement> {
+pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Vec<Compared>)> {
+    let mut ggml = match &bench.ggml {
+        Some(build) => Some(Ggml::start(build, bench.threads)?),
+        None => None,
+    };
     let words = vec![1u64; ROTATION / 8];
-    let mut lines = Vec::new();
+    let (mut lines, mut compared) = (Vec::new(), Vec::new());
     println!("weights [{OUT}, {IN}] from memory, GB/s (share of a plain read)");
     println!(
         "{:<8} {:>5} {:>16} {:>16}",
         "type", "rows", "exact", "eight bits"
     );
     for t in GgmlType::READABLE {
-        let mut weights = rotation(t, &bench.device);
+        let weights = rotation(t, &bench.device);
+        let bytes: usize = weights.iter().map(PackedTensor::stored_bytes).sum();
+        if let Some(ggml) = &mut ggml {
+            ggml.load(t, [OUT, IN], bytes)?;
+        }
+        let kinds: &[Activations] = match t.is_quantized() {
+            true => &[Activations::Exact, Activations::EightBit],
+            false => &[Activations::Exact],
+        };
         for rows in ROWS {
-            let mut told = Vec::new();
-            for activations in [Activations::Exact, Activations::EightBit] {
-                if activations == Activations::EightBit && !t.is_quantized() {
-                    continue;
-                }
-                weights = weights
-                    .into_iter()
-                    .map(|w| w.with_activations(activations))
-                    .collect();
-                let shape = [rows, IN];
-                let range = Distribution::Uniform(-1.0, 1.0);
-                let x = Tensor::<2>::random(shape, range, &bench.device);
-                let bytes: usize = weights.iter().map(PackedTensor::stored_bytes).sum();
-                let (mut times, mut reads) = (Vec::new(), Vec::new());
-                for _ in 0..=bench.repeat.max(1) {
-                    let read = read_once(&words, bench.threads);
-                    reads.push(read * bytes as f64 / ROTATION as f64);
+            let range = Distribution::Uniform(-1.0, 1.0);
+            let x = Tensor::<2>::random([rows, IN], range, &bench.device);
+            let mut times = vec![Vec::new(); kinds.len()];
+            let (mut reads, mut theirs) = (Vec::new(), Times::default());
+            for _ in 0..=bench.repeat.max(1) {
+                let read = read_once(&words, bench.threads);
+                reads.push(read * bytes as f64 / ROTATION as f64);
+                for (&kind, times) in kinds.iter().zip(&mut times) {
+                    let weights: Vec<_> = weights
+                        .iter()
+                        .map(|w| w.clone().with_activations(kind))
+                        .collect();
                     let start = Instant::now();
                     for weight in &weights {
                         black_box(weight.linear(x.clone()).into_data());
                     }
                     times.push(start.elapsed().as_secs_f64());
                 }
-                let (ours, floor) = (median(&mut times[1..]), median(&mut reads[1..]));
-                told.push(format!(
-                    "{:6.2} ({:3.0} %)",
-                    bytes as f64 / ours / 1e9,
-                    100.0 * floor / ours
-                ));
-                let each = 1.0 / weights.len() as f64;
-                let how = match activations {
+                if let Some(ggml) = &mut ggml {
+                    ggml.time(rows, &mut theirs)?;
+                }
+            }
+            let floor = median(&mut reads[1..]);
+            let ours: Vec<f64> = times.iter_mut().map(|t| median(&mut t[1..])).collect();
+            let told: Vec<String> = ours
+                .iter()
+                .map(|ours| {
+                    let (rate, share) = (bytes as f64 / ours / 1e9, 100.0 * floor / ours);
+                    format!("{rate:6.2} ({share:3.0} %)")
+                })
+                .collect();
+            println!(
+                "{:<8} {:>5} {:>16} {:>16}",
+                t.name(),
+                rows,
+                told[0],
+                told.get(1).map_or("-", String::as_str)
+            );
+            let each = 1.0 / weights.len() as f64;
+            for (kind, ours) in kinds.iter().zip(&ours) {
+                let how = match kind {
                     Activations::Exact => "exact",
                     Activations::EightBit => "eight bits",
                 };
@@ -75,16 +99,18 @@ pub(super) fn run(bench: &Bench) -> Vec<Measurement> {
                     audio: None,
                 });
             }
-            println!(
-                "{:<8} {:>5} {:>16} {:>16}",
-                t.name(),
-                rows,
-                told[0],
-                told.get(1).map_or("-", String::as_str)
-            );
+            if ggml.is_some() {
+                let eight_bit = ours.get(1).copied();
+                compared.push(Compared::new(
+                    (t, rows, bytes),
+                    (ours[0], eight_bit),
+                    floor,
+                    &theirs,
+                ));
+            }
         }
     }
-    lines
+    Ok((lines, compared))
 }
 
 /// As many weights as fill the rotation. Their blocks are random, with scales that are finite.
