@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")"
 seconds=${1:?seconds for each target}
 shift
-[ $# -gt 0 ] || set -- audio wav npy npz codes safetensors torch burnpack name_map voice_names voice_files
+[ $# -gt 0 ] || set -- audio wav npy npz codes safetensors torch burnpack gguf quantising name_map voice_names voice_files
 
 # Coverage without a sanitizer: these flags exist in stable compilers, behind this variable.
 export RUSTC_BOOTSTRAP=1

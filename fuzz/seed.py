@@ -124,3 +124,19 @@ for rule in rules:
     put("name_map", rule["do"] + ".toml", ("[[rules]]\n" + lines).encode())
 for name in ["anna", "anna-2.warm", "../x", "CON", "nul.txt", "C:\\x", "%2e%2e", "a\0b", "\u00e9"]:
     put("voice_names", "".join(c if c.isalnum() else "_" for c in name) or "_", name.encode())
+
+# Files that readers refuse, and some that they take; all are small.
+for name in sorted(os.listdir(os.path.join(fixtures, "gguf", "hostile"))):
+    if name.endswith(".gguf"):
+        put("gguf", name, get(f"gguf/hostile/{name}"))
+
+name = b"blk.0.ffn_up_exps.weight"
+head = np.array([len(name)], "<u4").tobytes() + name + np.array([2, 3], "<u4").tobytes()
+put("quantising", "imatrix", b"Z2IMAT01" + np.array([1], "<u4").tobytes() + head + np.ones(6, "<f4").tobytes())
+# One sequence of three rows, two codebooks, four entries, pad 3.
+shape = np.array([2, 2, 4, 3, 1], "<u4").tobytes()
+sequence = np.array([3], "<u4").tobytes() + np.array([-1], "<i4").tobytes() + np.array([0], "<u4").tobytes()
+ids = np.array([0, 1, 0, 1, 2, 0, 3, 1, 0], "<f4").tobytes()
+put("quantising", "base", b"Z2KLDIV2" + shape + sequence + ids + np.full(12, np.log(0.25), "<f4").tobytes())
+put("quantising", "lines", b"# corpus\na.npy\nb.npy voice.npy 0\n")
+put("quantising", "toml", b'[[sequence]]\nids = "a.npy"\n\n[[sequence]]\nids = "b.npy"\nspeaker = "v.npy"\nposition = 0\n')

@@ -9,13 +9,15 @@ use tempfile::NamedTempFile;
 use zonos_audio::decode::{DecodeLimits, decode_bytes, probe_bytes};
 use zonos_audio::{Codes, npy};
 use zonos_checkpoint::{Checkpoint, NameMap};
+use zonos_gguf::kld::KldBase;
+use zonos_gguf::{Imatrix, manifest};
 use zonos_tts::{Voice, VoiceName};
 
 /// A target: its name, which is also its folder in the corpus, and its work.
 pub(crate) type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub(crate) const ALL: [Target; 11] = [
+pub(crate) const ALL: [Target; 13] = [
     ("audio", audio),
     ("wav", wav),
     ("npy", npy_array),
@@ -24,6 +26,8 @@ pub(crate) const ALL: [Target; 11] = [
     ("safetensors", checkpoint),
     ("torch", checkpoint),
     ("burnpack", checkpoint),
+    ("gguf", checkpoint),
+    ("quantising", quantising),
     ("name_map", name_map),
     ("voice_names", voice_names),
     ("voice_files", voice_files),
@@ -149,6 +153,27 @@ pub(crate) fn checkpoint(data: &[u8]) {
         }
         if let Ok(values) = checkpoint.tensor_data(name) {
             assert_eq!(values.num_elements(), elements);
+        }
+    }
+}
+
+/// The files around a quantised model: importances, base files, manifests.
+pub(crate) fn quantising(data: &[u8]) {
+    if let Ok(imatrix) = Imatrix::read("fuzz", data) {
+        for entry in imatrix.entries.values() {
+            assert_eq!(entry.values().len(), entry.experts() * entry.inputs());
+        }
+    }
+    if let Ok(base) = KldBase::read("fuzz", data) {
+        let vocabulary = base.shape().vocabulary;
+        for event in 0..base.events().len().min(16) {
+            let row = base.log_probabilities(event);
+            assert!(row.is_some_and(|row| row.len() == vocabulary as usize));
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(data) {
+        for name in ["fuzz.toml", "fuzz.txt"] {
+            let _ = manifest::parse(Path::new(name), text);
         }
     }
 }
