@@ -145,6 +145,37 @@ fn a_folder_of_gguf_files_speaks() {
     assert_eq!(bits, 8.5);
 }
 
+/// ZAC-1 and its teacher under their own names, shortened where the format wants it: the same codes, the same
+/// samples.
+#[test]
+fn zac_survives_the_way_to_gguf() {
+    let work = Work::new();
+    let recording = fixture("ecapa/tiny/speech22k.wav");
+    let mut results = Vec::new();
+    for form in ["safetensors", "gguf"] {
+        let mut models = Vec::new();
+        for model in ["mini-encoder", "mini-keep2"] {
+            let source = fixture(&format!("zac/{model}/model.safetensors"));
+            models.push(if form == "gguf" {
+                let made = work.arg(&format!("{model}.gguf"));
+                run(0, &["convert", &source, &made, "--type", "f32"]);
+                made
+            } else {
+                source
+            });
+        }
+        let (codes, wav) = (work.arg("codes.npy"), work.arg("out.wav"));
+        run(
+            0,
+            &["zac", "encode", &recording, &codes, "--model", &models[0]],
+        );
+        run(0, &["zac", "decode", &codes, &wav, "--model", &models[1]]);
+        results.push((fs::read(&codes).unwrap(), fs::read(&wav).unwrap()));
+    }
+    assert!(results[0].0 == results[1].0, "codes differ");
+    assert!(results[0].1 == results[1].1, "samples differ");
+}
+
 #[test]
 fn types_that_cannot_be_are_refused() {
     let work = Work::new();

@@ -225,8 +225,25 @@ fn part(loader: &Loader<'_>, t: &GgufTensor, i: usize) -> anyhow::Result<Vec<f32
     })
 }
 
-/// Models whose layout in GGUF is not public: names and metadata stay what they are, matrices become
-/// `wanted`, everything else f32.
+/// A name that fits the 63 bytes of the format: the older spelling of weight norm's factors, and a short
+/// prefix for the teacher. The loader knows both.
+fn short(name: &str) -> String {
+    let name = match name.split_once("parametrizations.") {
+        Some((head, tail)) => match tail.rsplit_once('.') {
+            Some((leaf, "original0")) => format!("{head}{leaf}_g"),
+            Some((leaf, "original1")) => format!("{head}{leaf}_v"),
+            _ => name.to_owned(),
+        },
+        None => name.to_owned(),
+    };
+    match name.strip_prefix("teacher.") {
+        Some(rest) => format!("ssl.{rest}"),
+        None => name,
+    }
+}
+
+/// Models whose layout in GGUF is not public: names (but for their length) and metadata stay what they are,
+/// matrices become `wanted`, everything else f32.
 fn as_it_is(
     input: &Checkpoint,
     output: &Path,
@@ -270,7 +287,7 @@ fn as_it_is(
                 GgmlType::F16
             };
             NewTensor {
-                name: (*name).to_owned(),
+                name: short(name),
                 dims: shape.iter().rev().map(|&d| d as u64).collect(),
                 ggml_type: kind,
             }
@@ -281,7 +298,7 @@ fn as_it_is(
     for ((name, _), entry) in infos.iter().zip(&entries) {
         let values: Vec<f32> = input.tensor_data(name)?.iter::<f32>().collect();
         let row = entry.dims.first().copied().unwrap_or(1) as usize;
-        target.rows(name, &values, row, entry.ggml_type)?;
+        target.rows(&entry.name, &values, row, entry.ggml_type)?;
     }
     target.finish()?;
     Ok(infos.len())
