@@ -12,3 +12,12 @@ pub enum Activation {
     /// `x / (1 + exp(-x))`, also called swish. Source: Elfwing et al. 2017, arXiv:1702.03118.
     Silu,
 }
+
+/// How the two halves of a gated feed-forward block lie in one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GateOrder {
+    /// What is gated, then its gates.
+    UpThenGate,
+    /// A gate, then what it gates, value by value.
+    Interleaved,
+}

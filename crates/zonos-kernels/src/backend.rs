@@ -5,7 +5,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 
 use zonos_gguf::GgmlType;
 
-use crate::{Activation, Activations, portable};
+use crate::{Activation, Activations, GateOrder, portable};
 
 /// A tensor that an operation can do without: `Option`, in the form that Burn's dispatch carries to
 /// a backend.
@@ -297,6 +297,46 @@ pub trait SpeechBackend: Backend {
         eps: f32,
     ) -> FloatTensor<Self> {
         portable::layer_norm::<Self>(x, weight, bias, eps)
+    }
+
+    /// Normalisation by the root mean square, `x [rows, width]`, `weight [width]`:
+    /// `weight x / sqrt(mean(x^2) + eps)`.
+    ///
+    /// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    fn rms_norm(
+        x: FloatTensor<Self>,
+        #[extension_type] weight: Optional<Self>,
+        eps: f32,
+    ) -> FloatTensor<Self> {
+        portable::rms_norm::<Self>(x, weight.into_option(), eps)
+    }
+
+    /// Heads normalised by their root mean square, scaled, and turned: `x [rows, heads, dim]`, `scale
+    /// [heads]`, `cos`, `sin [rows, dim]`. With `n = scale x / sqrt(mean(x^2) + eps)`, pairs of
+    /// neighbours become `(n0 cos0 + n1 sin0, n1 cos1 + n0 sin1)`.
+    ///
+    /// Source: Su et al. 2021, arXiv:2104.09864, behind a norm of queries and keys.
+    fn norm_rotate(
+        x: FloatTensor<Self>,
+        #[extension_type] scale: Optional<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        eps: f32,
+    ) -> FloatTensor<Self> {
+        portable::norm_rotate::<Self>(x, scale.into_option(), cos, sin, eps)
+    }
+
+    /// `x [rows, heads, dim]`, `gate [rows, heads]` -> `x / (1 + exp(-gate))`.
+    fn sigmoid_gate(x: FloatTensor<Self>, gate: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::sigmoid_gate::<Self>(x, gate)
+    }
+
+    /// `both [rows, 2 width]`, gates and what they gate as `order` says -> `silu(gate) * up`,
+    /// `[rows, width]`.
+    ///
+    /// Source: Shazeer 2020, arXiv:2002.05202.
+    fn silu_gate(both: FloatTensor<Self>, order: GateOrder) -> FloatTensor<Self> {
+        portable::silu_gate::<Self>(both, order)
     }
 
     /// Causal attention over the last `context` positions.

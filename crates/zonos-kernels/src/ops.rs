@@ -6,7 +6,7 @@ use burn::tensor::{DType, FloatDType, Int, Tensor};
 use crate::backend::Optional;
 use zonos_gguf::GgmlType;
 
-use crate::{Activation, Activations, SpeechBackend, portable};
+use crate::{Activation, Activations, GateOrder, SpeechBackend, portable};
 
 /// `x [rows, in]` f32, `weight [out, in]` f32, f16 or bf16 -> `x weight^T [rows, out]` f32.
 ///
@@ -385,6 +385,93 @@ pub fn layer_norm(x: Tensor<2>, weight: Tensor<1>, bias: Tensor<1>, eps: f32) ->
         weight.into_dispatch(),
         bias.into_dispatch(),
         eps,
+    ))
+}
+
+/// Normalisation by the root mean square: `x [rows, width]`, `weight [width]` ->
+/// `weight x / sqrt(mean(x^2) + eps)`, without the weight where there is none. All f32; a row's result
+/// depends on that row alone.
+///
+/// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<2>::from_data([[3.0f32, 4.0]], &device);
+/// let w = Tensor::<1>::from_data([1.0f32, 2.0], &device);
+/// let y = zonos_kernels::ops::rms_norm(x, Some(w), 3.5); // 12.5 + 3.5 = 4 * 4
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [0.75, 2.0]);
+/// ```
+pub fn rms_norm(x: Tensor<2>, weight: Option<Tensor<1>>, eps: f32) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::rms_norm(
+        x.into_dispatch(),
+        optional(weight),
+        eps,
+    ))
+}
+
+/// Heads normalised by their root mean square, scaled, and turned by their position: `x [rows, heads,
+/// dim]`, `scale [heads]`, `cos`, `sin [rows, dim]` -> `[rows, heads, dim]`, all f32, `dim` even.
+///
+/// With `n = scale x / sqrt(mean(x^2) + eps)`, each pair of neighbours becomes `(n0 cos0 + n1 sin0, n1
+/// cos1 + n0 sin1)`: `sin` is negative at even places.
+///
+/// Source: Su et al. 2021, arXiv:2104.09864, behind a norm of queries and keys.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<3>::from_data([[[2.0f32, 2.0]]], &device);
+/// let cos = Tensor::<2>::from_data([[0.0f32, 0.0]], &device);
+/// let sin = Tensor::<2>::from_data([[-1.0f32, 1.0]], &device); // a quarter turn
+/// let y = zonos_kernels::ops::norm_rotate(x, None, cos, sin, 0.0);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [-1.0, 1.0]);
+/// ```
+pub fn norm_rotate(
+    x: Tensor<3>,
+    scale: Option<Tensor<1>>,
+    cos: Tensor<2>,
+    sin: Tensor<2>,
+    eps: f32,
+) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::norm_rotate(
+        x.into_dispatch(),
+        optional(scale),
+        cos.into_dispatch(),
+        sin.into_dispatch(),
+        eps,
+    ))
+}
+
+/// Heads let through by a gate each: `x [rows, heads, dim]`, `gate [rows, heads]` ->
+/// `x / (1 + exp(-gate))`, f32.
+pub fn sigmoid_gate(x: Tensor<3>, gate: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::sigmoid_gate(
+        x.into_dispatch(),
+        gate.into_dispatch(),
+    ))
+}
+
+/// The middle of a gated feed-forward block: `both [rows, 2 width]`, gates and what they gate as `order`
+/// says -> `silu(gate) * up`, `[rows, width]`, f32.
+///
+/// Source: Shazeer 2020, arXiv:2002.05202.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use zonos_kernels::{GateOrder, ops};
+/// let device = Device::flex();
+/// let both = Tensor::<2>::from_data([[0.0f32, 100.0]], &device);
+/// let y = ops::silu_gate(both.clone(), GateOrder::UpThenGate).into_scalar::<f32>();
+/// assert_eq!(y, 0.0);
+/// let both = Tensor::<2>::from_data([[7.0f32, 100.0]], &device);
+/// let y = ops::silu_gate(both, GateOrder::Interleaved).into_scalar::<f32>();
+/// assert!((y - 699.3623).abs() < 1e-2);
+/// ```
+pub fn silu_gate(both: Tensor<2>, order: GateOrder) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::silu_gate(
+        both.into_dispatch(),
+        order,
     ))
 }
 

@@ -12,6 +12,7 @@ mod conv;
 mod dense;
 mod depthwise;
 mod statistics;
+mod step;
 
 pub use attention::{relative_attention, window_attention};
 pub(crate) use blocks::decode_data;
@@ -29,6 +30,7 @@ pub use dense::{dense, layer_norm};
 pub use depthwise::depthwise_conv1d;
 pub(crate) use depthwise::{depthwise_grad_weight, depthwise_transposed};
 pub use statistics::statistics_pooling;
+pub use step::{norm_rotate, rms_norm, sigmoid_gate, silu_gate};
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice
 /// back: a decode step stays asynchronous there, at the price of one copy of each chosen matrix.

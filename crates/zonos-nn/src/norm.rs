@@ -8,8 +8,14 @@ use zonos_kernels::ops;
 ///
 /// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, eps: f64) -> Tensor<D> {
-    let mean_square = x.clone().powi_scalar(2).mean_dim(D - 1);
-    x / (mean_square + eps).sqrt()
+    by_rows(x, None, eps)
+}
+
+fn by_rows<const D: usize>(x: Tensor<D>, weight: Option<Tensor<1>>, eps: f64) -> Tensor<D> {
+    let shape = x.dims();
+    let width = shape[D - 1];
+    let rows = shape[..D - 1].iter().product::<usize>();
+    ops::rms_norm(x.reshape([rows, width]), weight, eps as f32).reshape(shape)
 }
 
 /// Root-mean-square normalisation over the last axis with a learned weight `[width]`.
@@ -31,7 +37,7 @@ impl RmsNorm {
 
     /// `x [.., width] -> weight * x / sqrt(mean(x^2) + eps)`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        rms_norm(x, self.eps) * self.weight.val().unsqueeze()
+        by_rows(x, Some(self.weight.val()), self.eps)
     }
 }
 

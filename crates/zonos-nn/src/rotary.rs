@@ -2,6 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use zonos_kernels::ops;
 
 /// Cosines and sines of every position and pair.
 ///
@@ -52,12 +53,7 @@ impl Rotary {
 
     /// The table rows of `positions [rows]`, to be applied to queries and keys of every layer.
     pub fn at(&self, positions: Tensor<1, Int>) -> RotaryRows {
-        let rows = |table: &Tensor<2>| {
-            table
-                .clone()
-                .select(0, positions.clone())
-                .unsqueeze_dim::<3>(1)
-        };
+        let rows = |table: &Tensor<2>| table.clone().select(0, positions.clone());
         RotaryRows {
             cos: rows(&self.cos),
             sin: rows(&self.sin),
@@ -65,11 +61,11 @@ impl Rotary {
     }
 }
 
-/// Rotary factors of some rows, `[rows, 1, D]`.
+/// Rotary factors of some rows, `[rows, D]`.
 #[derive(Debug, Clone)]
 pub struct RotaryRows {
-    cos: Tensor<3>,
-    sin: Tensor<3>,
+    cos: Tensor<2>,
+    sin: Tensor<2>,
 }
 
 impl RotaryRows {
@@ -81,6 +77,13 @@ impl RotaryRows {
             .reshape([rows, heads, dim / 2, 2])
             .flip([3])
             .reshape([rows, heads, dim]);
-        x * self.cos.clone() + swapped * self.sin.clone()
+        x * self.cos.clone().unsqueeze_dim::<3>(1)
+            + swapped * self.sin.clone().unsqueeze_dim::<3>(1)
+    }
+
+    /// Turns the heads of `x [rows, heads, D]` after a root-mean-square norm of each, times `scale
+    /// [heads]` where it is given.
+    pub fn apply_normed(&self, x: Tensor<3>, scale: Option<Tensor<1>>, eps: f64) -> Tensor<3> {
+        ops::norm_rotate(x, scale, self.cos.clone(), self.sin.clone(), eps as f32)
     }
 }

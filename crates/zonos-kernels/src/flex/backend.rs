@@ -6,12 +6,12 @@ use burn_flex::FlexTensor;
 use super::simd::Isa;
 use super::{
     attention, block_linear, conv_ops, dense, depthwise, layer_norm, linear, query_tiles,
-    statistics,
+    statistics, step,
 };
 use crate::backend::Optional;
 use zonos_gguf::GgmlType;
 
-use crate::{Activation, Activations, SpeechBackend};
+use crate::{Activation, Activations, GateOrder, SpeechBackend};
 
 impl SpeechBackend for Flex {
     fn packed_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
@@ -131,6 +131,28 @@ impl SpeechBackend for Flex {
 
     fn layer_norm(x: FlexTensor, weight: FlexTensor, bias: FlexTensor, eps: f32) -> FlexTensor {
         layer_norm::layer_norm(Isa::best(), x, weight, bias, eps)
+    }
+
+    fn rms_norm(x: FlexTensor, weight: Optional<Self>, eps: f32) -> FlexTensor {
+        step::rms_norm(Isa::best(), x, weight.into_option(), eps)
+    }
+
+    fn norm_rotate(
+        x: FlexTensor,
+        scale: Optional<Self>,
+        cos: FlexTensor,
+        sin: FlexTensor,
+        eps: f32,
+    ) -> FlexTensor {
+        step::norm_rotate(Isa::best(), x, scale.into_option(), cos, sin, eps)
+    }
+
+    fn sigmoid_gate(x: FlexTensor, gate: FlexTensor) -> FlexTensor {
+        step::sigmoid_gate(x, gate)
+    }
+
+    fn silu_gate(both: FlexTensor, order: GateOrder) -> FlexTensor {
+        step::silu_gate(Isa::best(), both, order)
     }
 
     fn window_attention(q: FlexTensor, k: FlexTensor, v: FlexTensor, context: usize) -> FlexTensor {

@@ -9,8 +9,8 @@ use zonos_gguf::GgmlType;
 
 use super::blocks::{CHUNK, Input, Matrix, products};
 use super::linear::{Dots, GEMM_ROWS, PARALLEL, Shared, by_panels};
-use super::math;
-use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::simd::{Isa, dispatch_on};
+use super::step::SiluTimes;
 use super::weights::{contiguous, elements, f32_tensor};
 use crate::Activations;
 
@@ -24,47 +24,6 @@ struct Task<'a> {
     /// Whether there is a gate: the first matrix.
     gated: bool,
     rows: Vec<usize>,
-}
-
-/// `y = silu(gate) * up`.
-struct SiluTimes<'a> {
-    gate: &'a [f32],
-    up: &'a [f32],
-    y: &'a mut [f32],
-}
-
-impl Kernel for SiluTimes<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let len = self.y.len();
-        assert!(self.gate.len() == len && self.up.len() == len);
-        let whole = len - len % S::LANES;
-        let mut at = 0;
-        while at < whole {
-            // SAFETY: a vector from `at` on is inside all three.
-            unsafe {
-                let gate = math::silu::<S>(S::load(self.gate.as_ptr().add(at)));
-                let y = S::mul(gate, S::load(self.up.as_ptr().add(at)));
-                S::store(self.y.as_mut_ptr().add(at), y);
-            }
-            at += S::LANES;
-        }
-        if whole < len {
-            // The rest goes through the same arithmetic, in buffers of the widest vector.
-            let mut buffers = [[0.0f32; 16]; 2];
-            buffers[0][..len - whole].copy_from_slice(&self.gate[whole..]);
-            buffers[1][..len - whole].copy_from_slice(&self.up[whole..]);
-            // SAFETY: the buffers hold a vector.
-            unsafe {
-                let gate = math::silu::<S>(S::load(buffers[0].as_ptr()));
-                let y = S::mul(gate, S::load(buffers[1].as_ptr()));
-                S::store(buffers[0].as_mut_ptr(), y);
-            }
-            self.y[whole..].copy_from_slice(&buffers[0][..len - whole]);
-        }
-    }
 }
 
 /// `x [n, inner]` through the tasks' matrices, each with `out` rows: `[n, out]`. Every row is in one task.
@@ -81,22 +40,17 @@ fn run(
         return y;
     };
     let inner = first.matrices[0].inner();
-    let types = first.matrices.map(|m| m.ggml_type);
-    let mut inputs = vec![Input::new(isa, x, inner, activations, types[0])];
-    if !inputs[0].suits(types[1]) {
-        inputs.push(Input::new(isa, x, inner, activations, types[1]));
-    }
-    let inputs = [&inputs[0], inputs.last().expect("at least one")];
+    let input = Input::new(isa, x, inner, activations);
 
     // Many rows are worth decoding for, unless codes are multiplied with codes.
-    let enough = match (inputs[0].plain(), activations) {
+    let enough = match (input.plain(), activations) {
         (Some(_), _) => GEMM_ROWS,
         (None, Activations::Exact) => DECODED_ROWS,
         (None, Activations::EightBit) => usize::MAX,
     };
     let many = |task: &&Task<'_>| task.rows.len() >= enough;
     for task in tasks.iter().filter(many) {
-        let part = decoded(isa, task, inputs[0].plain().unwrap_or(x), inner, out);
+        let part = decoded(isa, task, input.plain().unwrap_or(x), inner, out);
         for (&row, part) in task.rows.iter().zip(part.chunks_exact(out)) {
             y[row * out..(row + 1) * out].copy_from_slice(part);
         }
@@ -125,42 +79,21 @@ fn run(
         let task = few[*t];
         let [first, second] = task.matrices;
         if !task.gated {
-            products(
-                first,
-                chunk.clone(),
-                inputs[0],
-                &task.rows,
-                dot,
-                |o, i, v| {
-                    // SAFETY: a row belongs to one task, and an output of it to one chunk.
-                    unsafe { target.write(task.rows[i] * out + chunk.start + o, v) };
-                },
-            );
+            products(first, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
+                // SAFETY: a row belongs to one task, and an output of it to one chunk.
+                unsafe { target.write(task.rows[i] * out + chunk.start + o, v) };
+            });
             return;
         }
         let len = chunk.len();
         let mut both = vec![0.0; 2 * task.rows.len() * len];
         let (gate, up) = both.split_at_mut(task.rows.len() * len);
-        products(
-            first,
-            chunk.clone(),
-            inputs[0],
-            &task.rows,
-            dot,
-            |o, i, v| {
-                gate[i * len + o] = v;
-            },
-        );
-        products(
-            second,
-            chunk.clone(),
-            inputs[1],
-            &task.rows,
-            dot,
-            |o, i, v| {
-                up[i * len + o] = v;
-            },
-        );
+        products(first, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
+            gate[i * len + o] = v;
+        });
+        products(second, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
+            up[i * len + o] = v;
+        });
         let parts = gate.chunks_exact(len).zip(up.chunks_exact(len));
         for (&row, (gate, up)) in task.rows.iter().zip(parts) {
             let mut part = [0.0; CHUNK];

@@ -112,7 +112,7 @@ impl Kernel for Rows<'_> {
 ///
 /// The instruction set is `S`'s.
 #[inline(always)]
-unsafe fn sum<S: Simd, const SQUARES: bool>(x: &[f32], mean: f32) -> f32 {
+pub(super) unsafe fn sum<S: Simd, const SQUARES: bool>(x: &[f32], mean: f32) -> f32 {
     // SAFETY: all loads are below the length.
     unsafe {
         let centre = S::splat(mean);

@@ -33,4 +33,7 @@ mod rows;
 pub(crate) mod simd;
 mod snake;
 mod statistics;
+mod step;
+#[cfg(test)]
+mod step_tests;
 mod weights;

@@ -1,10 +1,10 @@
 //! Causal self-attention with grouped heads, normalised queries and keys, and a gate a head.
 
 use burn::module::{Module, Param};
-use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::activation::softmax;
 use burn::tensor::{Tensor, TensorData};
 use zonos_kernels::{Activations, PackedTensor, ops};
-use zonos_nn::{RotaryRows, rms_norm};
+use zonos_nn::RotaryRows;
 
 use crate::cache::LayerCache;
 use crate::segment::Packed;
@@ -59,7 +59,7 @@ impl Attention {
     ) -> Tensor<2> {
         let rows = h.dims()[0];
         let dim = self.head_dim;
-        let gate = sigmoid(self.gater.linear(h.clone()));
+        let gate = self.gater.linear(h.clone());
         let q = self.wq.linear(h.clone());
         let kv = self.wkv.linear_flat(h);
         let heads = q.dims()[1] / dim;
@@ -69,8 +69,9 @@ impl Attention {
         let kv = kv.reshape([rows, 2 * kv_heads, dim]);
         let k = kv.clone().slice([0..rows, 0..kv_heads]);
         let v = kv.slice([0..rows, kv_heads..2 * kv_heads]);
-        let q = rotary.apply(rms_norm(q, QK_EPS) * self.temp.val().abs());
-        let k = rotary.apply(rms_norm(k, QK_EPS));
+        let temp = self.temp.val().abs().reshape([heads]);
+        let q = rotary.apply_normed(q, Some(temp), QK_EPS);
+        let k = rotary.apply_normed(k, None, QK_EPS);
 
         let mixed = match cache {
             None => prefill(q, k, v, packed),
@@ -85,7 +86,7 @@ impl Attention {
                 }
             }
         };
-        let gated = mixed * gate.unsqueeze_dim::<3>(2);
+        let gated = ops::sigmoid_gate(mixed, gate);
         self.wo.linear(gated.reshape([rows, heads * dim]))
     }
 }

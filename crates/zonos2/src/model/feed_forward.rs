@@ -1,9 +1,8 @@
 //! Feed-forward blocks: dense, or a mixture of experts.
 
 use burn::module::Module;
-use burn::tensor::activation::silu;
 use burn::tensor::{Int, Tensor};
-use zonos_kernels::{Activations, PackedTensor, expert_gate_up};
+use zonos_kernels::{Activations, GateOrder, PackedTensor, expert_gate_up, ops};
 use zonos_nn::Tap;
 
 use super::Router;
@@ -76,10 +75,8 @@ impl DenseFeedForward {
     /// `h [rows, dim] -> [rows, dim]`.
     pub fn forward(&self, h: Tensor<2>) -> Tensor<2> {
         let both = self.w_in.linear_flat(h);
-        let [rows, width] = both.dims();
-        let up = both.clone().slice([0..rows, 0..width / 2]);
-        let gate = both.slice([0..rows, width / 2..width]);
-        self.w_out.linear(up * silu(gate))
+        self.w_out
+            .linear(ops::silu_gate(both, GateOrder::UpThenGate))
     }
 }
 
@@ -114,15 +111,7 @@ impl GateUp {
     fn forward(&self, x: Tensor<2>, expert: Tensor<1, Int>) -> Tensor<2> {
         match self {
             Self::Interleaved(both) => {
-                let both = both.expert_linear(x, expert);
-                let [rows, width] = both.dims();
-                let both = both.reshape([rows, width / 2, 2]);
-                let part = |i: usize| {
-                    both.clone()
-                        .slice([0..rows, 0..width / 2, i..i + 1])
-                        .reshape([rows, width / 2])
-                };
-                silu(part(0)) * part(1)
+                ops::silu_gate(both.expert_linear(x, expert), GateOrder::Interleaved)
             }
             Self::Split(split) => expert_gate_up(&split.gate, &split.up, x, expert),
         }

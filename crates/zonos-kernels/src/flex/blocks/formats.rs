@@ -6,9 +6,10 @@ use std::arch::x86_64::*;
 
 use zonos_gguf::blocks::iq4::GRID;
 
-/// What codes are when activations stay f32: never negative.
+/// What codes are when activations stay f32: signed, nothing to be taken off.
 pub(super) const FLOATS: bool = true;
-/// What codes are when activations are bytes: signed where [`Format::SIGNED`].
+/// What codes are when activations are bytes: signed where [`Format::SIGNED`], else [`Format::OFFSET`] too
+/// high.
 pub(super) const BYTES: bool = false;
 
 /// What all formats say of themselves.
@@ -19,14 +20,16 @@ pub(super) const BYTES: bool = false;
 pub(super) trait Format: 'static {
     /// Bytes of a block.
     const SIZE: usize;
-    /// What stands for zero among the codes that meet f32 activations.
-    const OFFSET: f32;
+    /// What stands for zero among the codes as they are stored.
+    const OFFSET: u8;
     /// Whether the codes that meet rounded activations are signed.
     const SIGNED: bool;
 }
 
 /// A format whose blocks are 32 values.
 pub(super) trait Short: Format {
+    /// Whether there is a minimum.
+    const MINIMUM: bool;
     /// Whether something is added for the sum of rounded activations: a minimum, or what the codes' offset
     /// takes off.
     const LOW: bool;
@@ -204,23 +207,21 @@ unsafe fn fifth_bits(p: *const u8) -> __m256i {
     }
 }
 
-/// What the nibbles of the uneven grid stand for, 128 higher where `MODE` is [`FLOATS`].
+/// What the nibbles of the uneven grid stand for.
 #[inline(always)]
-unsafe fn on_grid<const MODE: bool>(codes: __m256i) -> __m256i {
-    const fn table(raise: u8) -> [u8; 16] {
-        let mut table = [0; 16];
-        let mut i = 0;
-        while i < 16 {
-            table[i] = GRID[i] as u8 ^ raise;
-            i += 1;
-        }
-        table
-    }
-    const SIGNED: [u8; 16] = table(0);
-    const RAISED: [u8; 16] = table(0x80);
+unsafe fn on_grid(codes: __m256i) -> __m256i {
+    unsafe { _mm256_shuffle_epi8(both_lanes(GRID.as_ptr().cast()), codes) }
+}
+
+/// Codes less their offset where `MODE` is [`FLOATS`].
+#[inline(always)]
+unsafe fn centred<F: Format, const MODE: bool>(codes: __m256i) -> __m256i {
     unsafe {
-        let table = if MODE { &RAISED } else { &SIGNED };
-        _mm256_shuffle_epi8(both_lanes(table.as_ptr()), codes)
+        if MODE && F::OFFSET > 0 {
+            _mm256_sub_epi8(codes, bytes(F::OFFSET))
+        } else {
+            codes
+        }
     }
 }
 
@@ -230,7 +231,7 @@ macro_rules! formats {
         pub(super) struct $name;
         impl Format for $name {
             const SIZE: usize = $size;
-            const OFFSET: f32 = $offset;
+            const OFFSET: u8 = $offset;
             const SIGNED: bool = $signed;
         }
     )*};
@@ -238,32 +239,33 @@ macro_rules! formats {
 
 formats! {
     /// `d` at 0, codes at 2.
-    Q8_0, 34, 128.0, true;
+    Q8_0, 34, 0, true;
     /// `d` at 0, nibbles at 2.
-    Q4_0, 18, 8.0, false;
+    Q4_0, 18, 8, false;
     /// `d` at 0, minimum at 2, nibbles at 4.
-    Q4_1, 20, 0.0, false;
+    Q4_1, 20, 0, false;
     /// `d` at 0, fifth bits at 2, nibbles at 6.
-    Q5_0, 22, 16.0, false;
+    Q5_0, 22, 16, false;
     /// `d` at 0, minimum at 2, fifth bits at 4, nibbles at 8.
-    Q5_1, 24, 0.0, false;
+    Q5_1, 24, 0, false;
     /// `d` at 0, nibbles at 2.
-    Iq4Nl, 18, 128.0, true;
+    Iq4Nl, 18, 0, true;
     /// Scales and minima at 0, codes at 16, `d` at 80, `dmin` at 82.
-    Q2K, 84, 0.0, false;
+    Q2K, 84, 0, false;
     /// Upper bits at 0, lower two at 32, scales at 96, `d` at 108.
-    Q3K, 110, 4.0, false;
+    Q3K, 110, 4, false;
     /// `d` at 0, `dmin` at 2, scales and minima at 4, nibbles at 16.
-    Q4K, 144, 0.0, false;
+    Q4K, 144, 0, false;
     /// `d` at 0, `dmin` at 2, scales and minima at 4, fifth bits at 16, nibbles at 48.
-    Q5K, 176, 0.0, false;
+    Q5K, 176, 0, false;
     /// Nibbles at 0, upper bits at 128, scales at 192, `d` at 208.
-    Q6K, 210, 32.0, false;
+    Q6K, 210, 32, false;
     /// `d` at 0, upper bits of the scales at 2, lower at 4, nibbles at 8.
-    Iq4Xs, 136, 128.0, true;
+    Iq4Xs, 136, 0, true;
 }
 
 impl Short for Q8_0 {
+    const MINIMUM: bool = false;
     const LOW: bool = false;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
@@ -276,33 +278,31 @@ impl Short for Q8_0 {
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe {
-            let codes = load(block.add(2));
-            if MODE {
-                _mm256_xor_si256(codes, bytes(0x80))
-            } else {
-                codes
-            }
-        }
+        unsafe { load(block.add(2)) }
     }
 }
 
 impl Short for Q4_0 {
+    const MINIMUM: bool = false;
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
         unsafe {
             let scales = first_halves::<{ Self::SIZE }>(span, count);
-            (scales, _mm256_mul_ps(scales, _mm256_set1_ps(-Self::OFFSET)))
+            (
+                scales,
+                _mm256_mul_ps(scales, _mm256_set1_ps(-f32::from(Self::OFFSET))),
+            )
         }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { nibbles(block.add(2)) }
+        unsafe { centred::<Self, MODE>(nibbles(block.add(2))) }
     }
 }
 
 impl Short for Q4_1 {
+    const MINIMUM: bool = true;
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
@@ -315,21 +315,29 @@ impl Short for Q4_1 {
 }
 
 impl Short for Q5_0 {
+    const MINIMUM: bool = false;
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
         unsafe {
             let scales = first_halves::<{ Self::SIZE }>(span, count);
-            (scales, _mm256_mul_ps(scales, _mm256_set1_ps(-Self::OFFSET)))
+            (
+                scales,
+                _mm256_mul_ps(scales, _mm256_set1_ps(-f32::from(Self::OFFSET))),
+            )
         }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { _mm256_or_si256(nibbles(block.add(6)), fifth_bits(block.add(2))) }
+        unsafe {
+            let codes = _mm256_or_si256(nibbles(block.add(6)), fifth_bits(block.add(2)));
+            centred::<Self, MODE>(codes)
+        }
     }
 }
 
 impl Short for Q5_1 {
+    const MINIMUM: bool = true;
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
@@ -342,6 +350,7 @@ impl Short for Q5_1 {
 }
 
 impl Short for Iq4Nl {
+    const MINIMUM: bool = false;
     const LOW: bool = false;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
@@ -354,7 +363,7 @@ impl Short for Iq4Nl {
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { on_grid::<MODE>(nibbles(block.add(2))) }
+        unsafe { on_grid(nibbles(block.add(2))) }
     }
 }
 
@@ -565,10 +574,9 @@ impl Long for Q6K {
         unsafe {
             let (h, u, v) = (J / 4, J / 2 % 2, J % 2);
             let low = right(load(block.add(64 * h + 32 * v)), 4 * u as i32);
-            _mm256_or_si256(
-                _mm256_and_si256(low, bytes(15)),
-                two_bits::<J>(block.add(128), 4),
-            )
+            let low = _mm256_and_si256(low, bytes(15));
+            let high = two_bits::<J>(block.add(128), 4);
+            centred::<Self, MODE>(_mm256_or_si256(low, high))
         }
     }
 }
@@ -602,7 +610,7 @@ impl Long for Q3K {
     unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
         unsafe {
             let upper = _mm256_and_si256(right(load(block), J as i32 - 2), bytes(4));
-            _mm256_or_si256(two_bits::<J>(block.add(32), 0), upper)
+            centred::<Self, MODE>(_mm256_or_si256(two_bits::<J>(block.add(32), 0), upper))
         }
     }
 }
@@ -684,7 +692,7 @@ impl Long for Iq4Xs {
     }
     #[inline(always)]
     unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
-        unsafe { on_grid::<MODE>(nibbles(block.add(8 + 16 * J))) }
+        unsafe { on_grid(nibbles(block.add(8 + 16 * J))) }
     }
     #[inline(always)]
     unsafe fn multipliers<const J: usize>(head: &HalfScales) -> __m256i {

@@ -30,19 +30,16 @@ const _: () = assert!(ROUNDED == SLICE);
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(in crate::flex) struct Floats {
-    /// Of each slice, value `4 i + b` in lane `i` of vector `b`, times [`FACTOR`]`[b]`.
+    /// Of each slice, value `4 i + b` in lane `i` of vector `b`, times [`FACTOR`].
     pub(super) x: [[[f32; 8]; 4]; SLICES],
-    /// What the codes' offset takes from each lane's sum: `-offset` times the lane's four values.
-    pub(super) lanes: [[f32; 8]; SLICES],
     /// Of each slice's values.
     pub(super) sum: [f32; SLICES],
     /// Of each half slice's values.
     pub(super) halves: [f32; 2 * SLICES],
 }
 
-/// Codes are turned into floats where they lie in a dword, except the last of the four, so that what meets
-/// them is made smaller by as much.
-const FACTOR: [f32; 4] = [1.0, 1.0 / 256.0, 1.0 / 65536.0, 1.0];
+/// Codes are turned into floats in the upper byte of a dword, 2^24 times too large.
+const FACTOR: f32 = 1.0 / 16_777_216.0;
 
 /// A row `x` in spans.
 #[inline(always)]
@@ -68,9 +65,9 @@ pub(super) fn round(x: &[f32], spans: &mut [Rounded]) {
     }
 }
 
-/// A row `x` in spans, for codes that stand `offset` too high.
+/// A row `x` in spans, not rounded.
 #[inline(always)]
-pub(super) fn spread(x: &[f32], offset: f32, spans: &mut [Floats]) {
+pub(super) fn spread(x: &[f32], spans: &mut [Floats]) {
     for (x, span) in x.chunks(SPAN).zip(spans) {
         let mut padded = [0.0; SPAN];
         let x = whole(x, &mut padded);
@@ -80,10 +77,9 @@ pub(super) fn spread(x: &[f32], offset: f32, spans: &mut [Floats]) {
             for i in 0..8 {
                 let four = [x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]];
                 for b in 0..4 {
-                    span.x[j][b][i] = four[b] * FACTOR[b];
+                    span.x[j][b][i] = four[b] * FACTOR;
                 }
                 sums[i] = (four[0] + four[1]) + (four[2] + four[3]);
-                span.lanes[j][i] = -offset * sums[i];
             }
             for half in 0..2 {
                 let s = &sums[4 * half..][..4];

@@ -110,40 +110,33 @@ unsafe fn splat(p: *const f32) -> __m256 {
     unsafe { _mm256_broadcast_ss(&*p) }
 }
 
-/// Codes of 8 bits as floats, value `4 i + b` in lane `i` of vector `b`, larger by `2^(8 b)` but for the
-/// last.
+/// Signed codes of 8 bits as floats, value `4 i + b` in lane `i` of vector `b`, 2^24 times too large.
 #[inline(always)]
 unsafe fn widen(codes: __m256i) -> [__m256; 4] {
     unsafe {
+        let upper = _mm256_set1_epi32(0xFF00_0000_u32 as i32);
+        let first = _mm256_slli_epi32::<24>(codes);
+        let second = _mm256_and_si256(_mm256_slli_epi32::<16>(codes), upper);
+        let third = _mm256_and_si256(_mm256_slli_epi32::<8>(codes), upper);
+        let fourth = _mm256_and_si256(codes, upper);
         [
-            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF))),
-            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF00))),
-            _mm256_cvtepi32_ps(_mm256_and_si256(codes, _mm256_set1_epi32(0xFF_0000))),
-            _mm256_cvtepi32_ps(_mm256_srli_epi32::<24>(codes)),
+            _mm256_cvtepi32_ps(first),
+            _mm256_cvtepi32_ps(second),
+            _mm256_cvtepi32_ps(third),
+            _mm256_cvtepi32_ps(fourth),
         ]
     }
 }
 
-/// The dot product of a slice in eight lanes, the codes' offset taken off.
+/// The dot product of a slice, in eight lanes.
 #[inline(always)]
-unsafe fn dot<const OFFSET: bool>(wide: &[__m256; 4], x: *const Floats, j: usize) -> __m256 {
+unsafe fn dot(wide: &[__m256; 4], x: *const Floats, j: usize) -> __m256 {
     unsafe {
-        let v = (*x).x[j].as_ptr().cast::<f32>();
-        let first = _mm256_load_ps(v);
-        let (a, b) = if OFFSET {
-            let lanes = _mm256_load_ps((*x).lanes[j].as_ptr());
-            (
-                _mm256_fmadd_ps(wide[0], first, lanes),
-                _mm256_mul_ps(wide[1], _mm256_load_ps(v.add(8))),
-            )
-        } else {
-            (
-                _mm256_mul_ps(wide[0], first),
-                _mm256_mul_ps(wide[1], _mm256_load_ps(v.add(8))),
-            )
-        };
-        let a = _mm256_fmadd_ps(wide[2], _mm256_load_ps(v.add(16)), a);
-        let b = _mm256_fmadd_ps(wide[3], _mm256_load_ps(v.add(24)), b);
+        let v = (&raw const (*x).x).cast::<f32>().wrapping_add(SLICE * j);
+        let a = _mm256_mul_ps(wide[0], _mm256_load_ps(v));
+        let b = _mm256_mul_ps(wide[1], _mm256_load_ps(v.wrapping_add(8)));
+        let a = _mm256_fmadd_ps(wide[2], _mm256_load_ps(v.wrapping_add(16)), a);
+        let b = _mm256_fmadd_ps(wide[3], _mm256_load_ps(v.wrapping_add(24)), b);
         _mm256_add_ps(a, b)
     }
 }
@@ -293,11 +286,7 @@ unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
             let factor = splat(factors.0.as_ptr().add(j));
             for m in 0..M {
                 let x = x[m].add(s);
-                let p = if F::OFFSET == 0.0 {
-                    dot::<false>(&wide, x, j)
-                } else {
-                    dot::<true>(&wide, x, j)
-                };
+                let p = dot(&wide, x, j);
                 acc[m] = _mm256_fmadd_ps(p, factor, acc[m]);
             }
         }
@@ -306,7 +295,7 @@ unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
         let (scales, minima) = F::scales(span, if WHOLE { 8 } else { count });
         let mut factors = Eight([0.0; 8]);
         _mm256_store_ps(factors.0.as_mut_ptr(), scales);
-        if F::OFFSET == 0.0 {
+        if F::MINIMUM {
             for m in 0..M {
                 let sums = _mm256_load_ps((*x[m].add(s)).sum.as_ptr());
                 acc[m] = _mm256_fmadd_ps(minima, sums, acc[m]);
@@ -443,11 +432,7 @@ unsafe fn long_floats<F: Long, const R: usize, const M: usize>(
             let scale = _mm256_cvtepi32_ps(scale);
             for m in 0..M {
                 let x = x[m].add(b);
-                let dot = if F::OFFSET == 0.0 {
-                    dot::<false>(&wide, x, J)
-                } else {
-                    dot::<true>(&wide, x, J)
-                };
+                let dot = dot(&wide, x, J);
                 p[m] = if J == 0 {
                     _mm256_mul_ps(dot, scale)
                 } else {
@@ -673,14 +658,6 @@ pub(super) unsafe fn floats(
     unsafe { by_format!(ggml_type, of(weights, x, out)) }
 }
 
-/// What stands for zero among the codes that meet f32 activations.
-pub(super) fn offset(ggml_type: GgmlType) -> f32 {
-    fn of<F: Format>() -> f32 {
-        F::OFFSET
-    }
-    by_format!(ggml_type, of())
-}
-
 /// [`super::input::round`] with AVX2.
 ///
 /// # Safety
@@ -697,6 +674,6 @@ pub(super) unsafe fn round(x: &[f32], spans: &mut [Rounded]) {
 ///
 /// The processor has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn spread(x: &[f32], offset: f32, spans: &mut [Floats]) {
-    super::input::spread(x, offset, spans);
+pub(super) unsafe fn spread(x: &[f32], spans: &mut [Floats]) {
+    super::input::spread(x, spans);
 }

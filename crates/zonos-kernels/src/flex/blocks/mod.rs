@@ -71,9 +71,9 @@ pub(super) enum Input {
     /// For the kernels: `[rows, spans]`.
     #[cfg(target_arch = "x86_64")]
     Rounded(Vec<Rounded>),
-    /// For the kernels and codes with this offset: `[rows, spans]`.
+    /// For the kernels, not rounded: `[rows, spans]`.
     #[cfg(target_arch = "x86_64")]
-    Floats(Vec<Floats>, f32),
+    Floats(Vec<Floats>),
 }
 
 /// Whether the kernels with AVX2 run.
@@ -84,14 +84,8 @@ fn fast(isa: Isa) -> bool {
 
 impl Input {
     /// `x [rows, inner]`, `inner` above 0.
-    pub(super) fn new(
-        isa: Isa,
-        x: &[f32],
-        inner: usize,
-        activations: Activations,
-        ggml_type: GgmlType,
-    ) -> Self {
-        let _ = (isa, ggml_type);
+    pub(super) fn new(isa: Isa, x: &[f32], inner: usize, activations: Activations) -> Self {
+        let _ = isa;
         #[cfg(target_arch = "x86_64")]
         if fast(isa) {
             let spans = inner.div_ceil(input::SPAN);
@@ -111,7 +105,6 @@ impl Input {
                     Self::Rounded(all)
                 }
                 Activations::Exact => {
-                    let offset = kernels::offset(ggml_type);
                     let mut all = Vec::with_capacity(rows * spans);
                     // SAFETY: as above.
                     #[allow(clippy::uninit_vec)]
@@ -120,9 +113,9 @@ impl Input {
                     }
                     for (x, spans) in x.chunks_exact(inner).zip(all.chunks_exact_mut(spans)) {
                         // SAFETY: as above.
-                        unsafe { kernels::spread(x, offset, spans) };
+                        unsafe { kernels::spread(x, spans) };
                     }
-                    Self::Floats(all, offset)
+                    Self::Floats(all)
                 }
             };
         }
@@ -139,16 +132,6 @@ impl Input {
             Self::Plain(x) => Some(x),
             #[cfg(target_arch = "x86_64")]
             _ => None,
-        }
-    }
-
-    /// Whether it can be used with a weight of this type.
-    pub(super) fn suits(&self, ggml_type: GgmlType) -> bool {
-        let _ = ggml_type;
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Floats(_, offset) => *offset == kernels::offset(ggml_type),
-            _ => true,
         }
     }
 }
@@ -188,8 +171,7 @@ pub(super) fn products(
             );
         }
         #[cfg(target_arch = "x86_64")]
-        Input::Floats(x, offset) => {
-            assert_eq!(*offset, kernels::offset(matrix.ggml_type));
+        Input::Floats(x) => {
             passes(
                 matrix,
                 chunk,

@@ -1,0 +1,60 @@
+//! The small steps between matrices against their portable forms.
+
+use burn::backend::Flex;
+use burn::tensor::DType;
+use proptest::prelude::*;
+
+use super::linear_tests::{close, floats, tensor};
+use super::simd::Isa;
+use super::step;
+use crate::{GateOrder, portable};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rms_norm_equals_portable(
+        rows in 1usize..20, width in 1usize..200, weighted in any::<bool>(), many in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        // Many: enough for several threads.
+        let rows = if many { rows + 300_000 / width } else { rows };
+        let x = tensor([rows, width], seed, DType::F32);
+        let weight = weighted.then(|| tensor([width], seed ^ 1, DType::F32));
+        let expected = floats(portable::rms_norm::<Flex>(x.clone(), weight.clone(), 1e-5));
+        for isa in Isa::available() {
+            close(&floats(step::rms_norm(isa, x.clone(), weight.clone(), 1e-5)), &expected, width)?;
+        }
+    }
+
+    #[test]
+    fn norm_rotate_equals_portable(
+        rows in 1usize..12, heads in 1usize..5, half in 1usize..40, scaled in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let x = tensor([rows, heads, 2 * half], seed, DType::F32);
+        let scale = scaled.then(|| tensor([heads], seed ^ 1, DType::F32));
+        let table = |s: u64| tensor([rows, 2 * half], seed ^ s, DType::F32);
+        let expected = floats(portable::norm_rotate::<Flex>(x.clone(), scale.clone(), table(2), table(3), 1e-6));
+        for isa in Isa::available() {
+            let got = step::norm_rotate(isa, x.clone(), scale.clone(), table(2), table(3), 1e-6);
+            close(&floats(got), &expected, 2 * half)?;
+        }
+    }
+
+    #[test]
+    fn gates_equal_portable(
+        rows in 1usize..12, heads in 1usize..6, dim in 1usize..40, seed in any::<u64>(),
+    ) {
+        let x = tensor([rows, heads, dim], seed, DType::F32);
+        let gate = tensor([rows, heads], seed ^ 1, DType::F32);
+        let expected = floats(portable::sigmoid_gate::<Flex>(x.clone(), gate.clone()));
+        close(&floats(step::sigmoid_gate(x, gate)), &expected, 4)?;
+        let both = tensor([rows, 2 * dim], seed ^ 2, DType::F32);
+        for order in [GateOrder::UpThenGate, GateOrder::Interleaved] {
+            let expected = floats(portable::silu_gate::<Flex>(both.clone(), order));
+            for isa in Isa::available() {
+                close(&floats(step::silu_gate(isa, both.clone(), order)), &expected, 4)?;
+            }
+        }
+    }
+}
