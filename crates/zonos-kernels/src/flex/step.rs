@@ -82,7 +82,7 @@ pub(super) fn rms_norm(
         return portable::rms_norm::<Flex>(x, weight, eps);
     }
     let (x, weight) = (contiguous(x), weight.map(contiguous));
-    let weight = weight.as_ref().map(|weight| elements::<f32>(weight));
+    let weight = weight.as_ref().map(elements::<f32>);
     assert!(weight.is_none_or(|weight| weight.len() == width));
     let input = elements::<f32>(&x);
     let mut y = vec![0.0; rows * width];
@@ -158,8 +158,8 @@ pub(super) fn norm_rotate(
     }
     let [x, cos, sin] = [x, cos, sin].map(contiguous);
     let scale = scale.map(contiguous);
-    let scale = scale.as_ref().map(|scale| elements::<f32>(scale));
-    let [input, cos, sin] = [&x, &cos, &sin].map(|x| elements::<f32>(x));
+    let scale = scale.as_ref().map(elements::<f32>);
+    let [input, cos, sin] = [&x, &cos, &sin].map(elements::<f32>);
     assert!(scale.is_none_or(|scale| scale.len() == heads));
     assert!(cos.len() == rows * dim && sin.len() == rows * dim);
     let width = heads * dim;
