@@ -131,10 +131,10 @@ fn tensors_that_are_wrong_missing_or_too_many() {
             .unwrap()
             .remove("out_norm.weight")
             .unwrap();
-        header["output_norm.weight"] = tensor;
+        header["norm_out.weight"] = tensor;
     });
     // The one that is missing and the one that nobody asked for are both named.
-    work.refuses(1, &["out_norm.weight", "output_norm.weight"], &tts);
+    work.refuses(1, &["out_norm.weight", "norm_out.weight"], &tts);
     work.refuses(1, &["out_norm.weight"], &["inspect", &model]);
 
     fs::write(&weights, &original).unwrap();
@@ -452,7 +452,7 @@ fn targets_that_cannot_be_written() {
     work.refuses(
         2,
         &[".bpk", ".safetensors"],
-        &["convert", &model, "out.gguf"],
+        &["convert", &model, "out.onnx"],
     );
     work.refuses(
         2,
