@@ -35,7 +35,7 @@ fn logits(model: &str) -> Vec<f32> {
     out.logits.into_data().iter::<f32>().collect()
 }
 
-/// The demo backbone says the same from a GGUF file of f32, alone in its folder, and from what that
+/// The demo backbone computes the same from a GGUF file of f32, alone in its folder, and from what that
 /// becomes.
 #[test]
 fn a_backbone_survives_the_way_to_gguf_and_back() {
@@ -50,8 +50,13 @@ fn a_backbone_survives_the_way_to_gguf_and_back() {
     run(0, &["convert", &work.model(), &gguf, "--type", "f32"]);
     run(0, &["convert", &gguf, &back]);
     let expected = logits(&work.model());
-    assert_eq!(logits(&gguf), expected);
-    assert_eq!(logits(&back), expected);
+    let found = logits(&gguf);
+    assert_eq!(logits(&back), found);
+    // The experts' gate and up rows stand apart there, and are summed by another kernel.
+    let largest = expected.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    let pairs = found.iter().zip(&expected);
+    let difference = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(difference <= 1e-5 * largest, "{difference:e} of {largest}");
 }
 
 /// The C++ converter's file, to a safetensors file, and back to the very same bytes.
