@@ -109,6 +109,22 @@ impl GgmlType {
         Self::Iq4Xs,
     ];
 
+    /// Those of them whose values share scales in blocks.
+    pub const QUANTIZED: [Self; 12] = [
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+    ];
+
     /// The number that stands for the type in a tensor entry.
     pub fn id(self) -> u32 {
         self as u32

@@ -17,6 +17,7 @@ mod ggml_type;
 mod imatrix;
 pub mod kld;
 pub mod manifest;
+mod model_metadata;
 mod named;
 mod numeric;
 mod overlay;
@@ -33,6 +34,7 @@ pub use container::{
 };
 pub use ggml_type::{GgmlType, UnknownType};
 pub use imatrix::{Imatrix, ImatrixEntry, ImatrixError};
+pub use model_metadata::ModelMetadata;
 pub use named::NamedValues;
 pub use overlay::overlay;
 pub use perplexity::Perplexity;

@@ -6,7 +6,7 @@
 
 use burn::tensor::Tensor;
 use zonos_checkpoint::{Checkpoint, GgufFields, NameMap};
-use zonos_gguf::{Array, Metadata, NamedValues, Value};
+use zonos_gguf::{Metadata, ModelMetadata, NamedValues};
 use zonos_nn::Snake;
 
 use crate::{Dac, DacConfig};
@@ -60,26 +60,18 @@ impl Dac {
     /// The decoder as such a file holds it: metadata and tensors, in the file's order, all f32.
     pub fn to_gguf(&self) -> (Metadata, Vec<NamedValues>) {
         let config = self.config();
-        let count = |key: &str, value: usize| (format!("dac.{key}"), Value::U32(value as u32));
-        let text = |key: &str, value: &str| (format!("general.{key}"), Value::String(value.into()));
-        let rates: Vec<i32> = config.decoder_rates.iter().map(|&r| r as i32).collect();
         let widest = config.codebook_dim.iter().max().copied().unwrap_or(0);
-        let metadata = [
-            text("architecture", ARCHITECTURE),
-            text("name", "DAC-44kHz-8kbps-decoder"),
-            count("n_codebooks", config.n_codebooks),
-            count("codebook_size", config.codebook_size),
-            count("codebook_dim", widest),
-            count("latent_dim", config.latent_dim),
-            count("decoder_dim", config.decoder_dim),
-            (
-                "dac.decoder_rates".into(),
-                Value::Array(Array::of_i32(&rates)),
-            ),
-            count("sample_rate", config.sample_rate),
-            count("hop_length", config.hop()),
-            count("audio_pad_id", config.codebook_size + 1),
-        ];
+        let metadata = ModelMetadata::new(ARCHITECTURE, "DAC-44kHz-8kbps-decoder")
+            .count("n_codebooks", config.n_codebooks)
+            .count("codebook_size", config.codebook_size)
+            .count("codebook_dim", widest)
+            .count("latent_dim", config.latent_dim)
+            .count("decoder_dim", config.decoder_dim)
+            .counts("decoder_rates", &config.decoder_rates)
+            .count("sample_rate", config.sample_rate)
+            .count("hop_length", config.hop())
+            .count("audio_pad_id", config.codebook_size + 1)
+            .done();
         let mut out = Tensors(Vec::new());
         out.quantizer(self, config.latent_dim);
         let decoder = &self.decoder;
@@ -108,7 +100,7 @@ impl Dac {
         out.snake("dec.snake_out", &decoder.snake_out);
         let last = &decoder.conv_out;
         out.conv("dec.conv_out", last.weight.value(), &last.bias.val());
-        (metadata.into_iter().collect(), out.0)
+        (metadata, out.0)
     }
 }
 

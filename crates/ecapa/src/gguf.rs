@@ -6,7 +6,7 @@
 
 use zonos_audio::stft::hann_window;
 use zonos_checkpoint::{Checkpoint, GgufFields, LoadError, Loader, NameMap};
-use zonos_gguf::{Array, Metadata, NamedValues, Value};
+use zonos_gguf::{Metadata, ModelMetadata, NamedValues};
 
 use crate::front_end::FrontEnd;
 use crate::{EcapaConfig, EcapaError};
@@ -51,33 +51,24 @@ pub(crate) fn names(map: NameMap) -> NameMap {
 /// [`EcapaError::Mel`] when the sizes allow no mel bands.
 pub fn metadata(config: &EcapaConfig) -> Result<Metadata, EcapaError> {
     let mel = FrontEnd::new(config)?.config();
-    let field = |key: &str, value: Value| (format!("{ARCHITECTURE}.{key}"), value);
-    let count = |key: &str, value: usize| field(key, Value::U32(value as u32));
-    let list = |key: &str, values: &[usize]| {
-        let values: Vec<i32> = values.iter().map(|&v| v as i32).collect();
-        field(key, Value::Array(Array::of_i32(&values)))
-    };
-    let text = |key: &str, value: &str| (format!("general.{key}"), Value::String(value.into()));
-    Ok([
-        text("architecture", ARCHITECTURE),
-        text("name", "ECAPA-TDNN-SpeakerEncoder"),
-        count("mel_dim", config.mel_dim),
-        count("enc_dim", config.enc_dim),
-        list("enc_channels", &config.enc_channels),
-        list("enc_kernel_sizes", &config.enc_kernel_sizes),
-        list("enc_dilations", &config.enc_dilations),
-        count("attention_channels", config.enc_attention_channels),
-        count("res2net_scale", config.enc_res2net_scale),
-        count("se_channels", config.enc_se_channels),
-        count("sample_rate", config.sample_rate),
-        count("n_fft", mel.n_fft),
-        count("hop_length", mel.hop),
-        count("win_length", mel.win_length),
-        field("mel_fmin", Value::F32(mel.f_min as f32)),
-        field("mel_fmax", Value::F32(mel.f_max as f32)),
-    ]
-    .into_iter()
-    .collect())
+    Ok(
+        ModelMetadata::new(ARCHITECTURE, "ECAPA-TDNN-SpeakerEncoder")
+            .count("mel_dim", config.mel_dim)
+            .count("enc_dim", config.enc_dim)
+            .counts("enc_channels", &config.enc_channels)
+            .counts("enc_kernel_sizes", &config.enc_kernel_sizes)
+            .counts("enc_dilations", &config.enc_dilations)
+            .count("attention_channels", config.enc_attention_channels)
+            .count("res2net_scale", config.enc_res2net_scale)
+            .count("se_channels", config.enc_se_channels)
+            .count("sample_rate", config.sample_rate)
+            .count("n_fft", mel.n_fft)
+            .count("hop_length", mel.hop)
+            .count("win_length", mel.win_length)
+            .number("mel_fmin", mel.f_min)
+            .number("mel_fmax", mel.f_max)
+            .done(),
+    )
 }
 
 /// The tensors of such a file: mel filters and window, then the weights of `checkpoint` by name.

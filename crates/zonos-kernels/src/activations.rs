@@ -23,19 +23,10 @@ impl Activations {
     /// Formats of six bits and below come faster than a processor turns their codes into floats: exact
     /// products reach 0.5 (Q2_K) to 0.75 (Q4_1) of the rate there.
     pub fn default_for(ggml_type: GgmlType) -> Self {
-        match ggml_type {
-            GgmlType::Q4_0
-            | GgmlType::Q4_1
-            | GgmlType::Q5_0
-            | GgmlType::Q5_1
-            | GgmlType::Q2K
-            | GgmlType::Q3K
-            | GgmlType::Q4K
-            | GgmlType::Q5K
-            | GgmlType::Q6K
-            | GgmlType::Iq4Nl
-            | GgmlType::Iq4Xs => Self::EightBit,
-            _ => Self::Exact,
+        if GgmlType::QUANTIZED.contains(&ggml_type) && ggml_type != GgmlType::Q8_0 {
+            Self::EightBit
+        } else {
+            Self::Exact
         }
     }
 }

@@ -4,20 +4,6 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use zonos_gguf::{GgmlType, blocks};
 use zonos_kernels::{Activations, PackedTensor, expert_gate_up, ops};
 
-const TYPES: [GgmlType; 12] = [
-    GgmlType::Q8_0,
-    GgmlType::Q4_0,
-    GgmlType::Q4_1,
-    GgmlType::Q5_0,
-    GgmlType::Q5_1,
-    GgmlType::Q2K,
-    GgmlType::Q3K,
-    GgmlType::Q4K,
-    GgmlType::Q5K,
-    GgmlType::Q6K,
-    GgmlType::Iq4Nl,
-    GgmlType::Iq4Xs,
-];
 const INNER: usize = 512;
 
 /// Values in [-1, 1) that depend on `seed` alone.
@@ -125,7 +111,7 @@ fn devices() -> Vec<(&'static str, Device)> {
 #[test]
 fn products_of_every_type_are_those_of_the_decoded_weight() {
     for (name, device) in devices() {
-        for t in TYPES {
+        for t in GgmlType::QUANTIZED {
             let (bytes, held) = quantised(t, t.id().into(), 24);
             let w = bytes_tensor::<2>(bytes, &[24], &device);
             for rows in [1, 3, 8, 17] {

@@ -4,6 +4,7 @@
 //! [`Failure::Interrupted`]. Elsewhere, as while weights load, the signal handler removes unfinished
 //! files and ends the process.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
@@ -36,6 +37,15 @@ pub(crate) fn give_way() {
 /// Whether the user asked to stop.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// The same as an answer to libraries that ask before each step.
+pub(crate) fn go_on() -> ControlFlow<()> {
+    if requested() {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
 }
 
 /// Stops here if the user asked to.

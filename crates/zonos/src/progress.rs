@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Seconds of audio in a frame of the 44.1 kHz codec, where no codec is loaded that would tell.
+pub(crate) const DAC_FRAME_SECONDS: f64 = 512.0 / 44_100.0;
+
 /// A bar for work counted in codec frames. Draws nothing with `--quiet` or without a terminal.
 pub(crate) struct FrameBar {
     bar: ProgressBar,

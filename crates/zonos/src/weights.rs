@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use zonos_checkpoint::hub::Hub;
-use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, OpenOptions};
+use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, ModelKind, OpenOptions};
 use zonos2::{Zonos2, Zonos2Config, Zonos2Error};
 
 use crate::failure::Failure;
@@ -203,6 +204,17 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
         "{}: holds the weights of another model ({found}); expected those of: {wanted}",
         checkpoint.path().display()
     )))
+}
+
+/// Loads the weights of an opened backbone, and says which of them are no numbers.
+pub(crate) fn load_backbone(
+    checkpoint: &Checkpoint,
+    config: Zonos2Config,
+    device: &Device,
+) -> Result<Zonos2, Failure> {
+    let (model, report) = Zonos2::load_with(checkpoint, config, &LoadOptions::default(), device)?;
+    warn(&report, false);
+    Ok(model)
 }
 
 /// Says on stderr how many weights are NaN or infinite. They are loaded all the same: a value that no

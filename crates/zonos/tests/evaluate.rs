@@ -14,11 +14,8 @@ use zonos_gguf::{GgmlType, GgufFile, GgufWriter, Imatrix, Metadata, NewTensor};
 
 /// `$ZONOS_GOLDENS/gguf/zonos2-k`; says so when it is unset.
 fn goldens(what: &str) -> Option<PathBuf> {
-    let Ok(folder) = std::env::var("ZONOS_GOLDENS") else {
-        println!("ZONOS_GOLDENS is unset: {what} of gguf/zonos2-k is not compared");
-        return None;
-    };
-    Some(Path::new(&folder).join("gguf/zonos2-k"))
+    let folder = common::goldens(&format!("{what} of gguf/zonos2-k"))?;
+    Some(folder.join("gguf/zonos2-k"))
 }
 
 fn text(path: &Path) -> String {

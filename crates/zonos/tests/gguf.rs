@@ -3,10 +3,10 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::tensor::Device;
-use common::{Work, run, run_json};
+use common::{Work, goldens, run, run_json};
 use zonos_gguf::GgufFile;
 use zonos_nn::Tap;
 use zonos2::{Prompt, Sequence, Zonos2};
@@ -14,14 +14,6 @@ use zonos2::{Prompt, Sequence, Zonos2};
 fn fixture(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../validation/fixtures");
     folder.join(name).display().to_string()
-}
-
-fn goldens(what: &str) -> Option<PathBuf> {
-    let Ok(folder) = std::env::var("ZONOS_GOLDENS") else {
-        println!("ZONOS_GOLDENS is unset: {what} is not compared");
-        return None;
-    };
-    Some(PathBuf::from(folder))
 }
 
 fn logits(model: &str) -> Vec<f32> {

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 use zonos_checkpoint::{Checkpoint, GgufFields, NameMap, SIDECAR_PREFIX};
-use zonos_gguf::{Array, Metadata, Value as GgufValue};
+use zonos_gguf::{Metadata, ModelMetadata, Value as GgufValue};
 
 use crate::config::{ConfigError, FIRST_CONDITIONING_ID, PARAMS_FILE};
 use crate::model::QK_EPS;
@@ -387,42 +387,32 @@ pub fn tensors(config: &Zonos2Config, split: bool) -> Vec<GgufTensor> {
 /// The metadata of a file, in the order of the C++ converter. What it has no keys for, conditioning and
 /// the sign of the balancing bias, is added as a `params.json` where it is not the released model's.
 pub fn metadata(config: &Zonos2Config, file_type: Option<u32>) -> Metadata {
-    let count = |key: &str, value: usize| (format!("zonos2.{key}"), GgufValue::U32(value as u32));
-    let number = |key: &str, value: f64| (format!("zonos2.{key}"), GgufValue::F32(value as f32));
-    let text = |key: &str, value: &str| (format!("general.{key}"), GgufValue::String(value.into()));
-    let used: Vec<i32> = (0..config.n_layers)
-        .map(|n| config.experts_per_token(n) as i32)
+    let used: Vec<usize> = (0..config.n_layers)
+        .map(|n| config.experts_per_token(n))
         .collect();
-    let mut all: Metadata = [
-        text("architecture", ARCHITECTURE),
-        text("name", "ZONOS2"),
-        count("block_count", config.n_layers),
-        count("context_length", config.max_seqlen),
-        count("embedding_length", config.dim),
-        count("head_dim", config.head_dim),
-        count("attention.head_count", config.n_heads()),
-        count("attention.head_count_kv", config.n_kv_heads()),
-        count("feed_forward_length", config.ffn_dim()),
-        number("rope.freq_base", config.rope_theta),
-        number("attention.layer_norm_rms_epsilon", config.norm_eps),
-        number("attention.qk_norm_epsilon", QK_EPS),
-        number("logit_softcap", config.loss_softcap),
-        count("expert_count", config.n_experts),
-        (
-            "zonos2.expert_used_count_per_layer".into(),
-            GgufValue::Array(Array::of_i32(&used)),
-        ),
-        count("n_codebooks", config.n_codebooks),
-        count("codebook_size", config.codebook_size),
-        count("audio_vocab", config.audio_vocab()),
-        count("eoa_id", config.eoa_id),
-        count("audio_pad_id", config.audio_pad_id),
-        count("text_vocab", config.text_vocab),
-        count("speaker.embedding_dim", config.speaker_embedding_dim),
-        count("speaker.lda_dim", config.speaker_lda_dim.unwrap_or(0)),
-    ]
-    .into_iter()
-    .collect();
+    let mut all = ModelMetadata::new(ARCHITECTURE, "ZONOS2")
+        .count("block_count", config.n_layers)
+        .count("context_length", config.max_seqlen)
+        .count("embedding_length", config.dim)
+        .count("head_dim", config.head_dim)
+        .count("attention.head_count", config.n_heads())
+        .count("attention.head_count_kv", config.n_kv_heads())
+        .count("feed_forward_length", config.ffn_dim())
+        .number("rope.freq_base", config.rope_theta)
+        .number("attention.layer_norm_rms_epsilon", config.norm_eps)
+        .number("attention.qk_norm_epsilon", QK_EPS)
+        .number("logit_softcap", config.loss_softcap)
+        .count("expert_count", config.n_experts)
+        .counts("expert_used_count_per_layer", &used)
+        .count("n_codebooks", config.n_codebooks)
+        .count("codebook_size", config.codebook_size)
+        .count("audio_vocab", config.audio_vocab())
+        .count("eoa_id", config.eoa_id)
+        .count("audio_pad_id", config.audio_pad_id)
+        .count("text_vocab", config.text_vocab)
+        .count("speaker.embedding_dim", config.speaker_embedding_dim)
+        .count("speaker.lda_dim", config.speaker_lda_dim.unwrap_or(0))
+        .done();
     if let Some(id) = file_type {
         all.set("general.file_type", GgufValue::U32(id));
     }

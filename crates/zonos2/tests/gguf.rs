@@ -2,11 +2,13 @@
 //! `golden/gguf/zonos2-k/README.md`); those with exact activations are golden-diff's. The files are
 //! large, so they are read from `$ZONOS_GOLDENS`.
 
+mod common;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor};
-use safetensors::SafeTensors;
+use common::Golden;
 use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_gguf::{GgufFile, overlay};
 use zonos_kernels::Activations;
@@ -34,38 +36,10 @@ fn assemble(folder: &Path, form: &str, out: &Path) {
     overlay(&base, &overlay_of, file, form).unwrap();
 }
 
-struct Golden(Vec<u8>);
-
-impl Golden {
-    fn open(folder: &Path) -> Self {
-        Self(std::fs::read(folder.join("golden.safetensors")).unwrap())
-    }
-
-    fn words(&self, key: &str) -> Vec<[u8; 4]> {
-        let file = SafeTensors::deserialize(&self.0).unwrap();
-        let tensor = file.tensor(key).unwrap_or_else(|e| panic!("{key}: {e}"));
-        tensor.data().as_chunks().0.to_vec()
-    }
-
-    fn f32(&self, key: &str) -> Vec<f32> {
-        self.words(key)
-            .into_iter()
-            .map(f32::from_le_bytes)
-            .collect()
-    }
-
-    fn i32(&self, key: &str) -> Vec<i32> {
-        self.words(key)
-            .into_iter()
-            .map(i32::from_le_bytes)
-            .collect()
-    }
-
-    fn sequence(&self, prompt: &str) -> Sequence {
-        Sequence {
-            rows: self.i32(&format!("{prompt}.input_ids")),
-            speaker: (prompt == "speaker").then(|| (self.f32("speaker.vector"), 0)),
-        }
+fn sequence(golden: &Golden, prompt: &str) -> Sequence {
+    Sequence {
+        rows: golden.i32(&format!("{prompt}.input_ids")),
+        speaker: (prompt == "speaker").then(|| (golden.f32("speaker.vector"), 0)),
     }
 }
 
@@ -101,7 +75,7 @@ fn eight_bit_activations_stay_near() {
         assemble(&folder, form, &file);
         let model = load(&file, Activations::EightBit);
         for prompt in ["plain", "speaker"] {
-            let sequence = golden.sequence(prompt);
+            let sequence = sequence(&golden, prompt);
             let rows = sequence.rows.len() / 10;
             let mut tap = Tap::on();
             let out = model.forward(&[sequence], &mut tap).unwrap();

@@ -1,11 +1,13 @@
 //! The network against the tiny golden set, every layer (tolerances: `validation/fixtures/zonos2/tiny/README.md`).
 
+mod common;
+
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use burn::tensor::{Device, TensorData};
-use safetensors::{Dtype, SafeTensors};
+use common::Golden;
 use zonos_nn::Tap;
 use zonos2::{CacheDType, GenerateOptions, SamplerOptions, Sequence, Zonos2};
 
@@ -16,40 +18,6 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../validation/fixtures/zonos2/tiny")
         .join(name)
-}
-
-struct Golden(Vec<u8>);
-
-impl Golden {
-    fn open() -> Self {
-        Self(std::fs::read(fixture("golden.safetensors")).expect("fixture"))
-    }
-
-    fn f32(&self, key: &str) -> Vec<f32> {
-        let file = SafeTensors::deserialize(&self.0).expect("fixture");
-        let tensor = file
-            .tensor(key)
-            .unwrap_or_else(|_| panic!("no golden key {key}"));
-        assert_eq!(tensor.dtype(), Dtype::F32);
-        tensor
-            .data()
-            .chunks(4)
-            .map(|b| f32::from_le_bytes(b.try_into().expect("4")))
-            .collect()
-    }
-
-    fn i32(&self, key: &str) -> Vec<i32> {
-        let file = SafeTensors::deserialize(&self.0).expect("fixture");
-        let tensor = file
-            .tensor(key)
-            .unwrap_or_else(|_| panic!("no golden key {key}"));
-        assert_eq!(tensor.dtype(), Dtype::I32);
-        tensor
-            .data()
-            .chunks(4)
-            .map(|b| i32::from_le_bytes(b.try_into().expect("4")))
-            .collect()
-    }
 }
 
 fn model() -> Zonos2 {
@@ -70,7 +38,7 @@ fn floats(data: &TensorData) -> Vec<f32> {
 
 #[test]
 fn every_layer_matches_with_and_without_a_voice() {
-    let (golden, model) = (Golden::open(), model());
+    let (golden, model) = (Golden::open(&fixture("")), model());
     for (prefix, speaker) in [
         ("plain", None),
         ("speaker", Some((golden.f32("speaker.vector"), 0))),
@@ -117,7 +85,7 @@ fn greedy(penalty: f32, max_frames: usize, ignore_eos: bool) -> GenerateOptions 
 
 #[test]
 fn greedy_codes_and_eos_frames_match_cached_and_recomputed() {
-    let (golden, model) = (Golden::open(), model());
+    let (golden, model) = (Golden::open(&fixture("")), model());
     let plain = Sequence::new(golden.i32("plain.input_ids"));
     let speaker = Sequence {
         rows: golden.i32("speaker.input_ids"),
@@ -161,7 +129,7 @@ fn greedy_codes_and_eos_frames_match_cached_and_recomputed() {
 
 #[test]
 fn a_batch_of_unequal_prompts_generates_what_each_does_alone() {
-    let (golden, model) = (Golden::open(), model());
+    let (golden, model) = (Golden::open(&fixture("")), model());
     let width = model.config().row_width();
     let lengths = golden.i32("batch.lengths");
     let padded = golden.i32("batch.input_ids");
@@ -199,7 +167,7 @@ fn a_batch_of_unequal_prompts_generates_what_each_does_alone() {
 #[test]
 fn a_long_sequence_matches_whether_cached_or_whole() {
     // Longer than the rows that attend at a time, so that several tiles of queries are in play.
-    let (golden, model) = (Golden::open(), model());
+    let (golden, model) = (Golden::open(&fixture("")), model());
     let prompt = golden.i32("plain.input_ids");
     let rows = prompt.repeat(7);
     let t = rows.len() / 10;
@@ -236,7 +204,7 @@ fn a_long_sequence_matches_whether_cached_or_whole() {
 
 #[test]
 fn the_same_seed_draws_the_same_codes_and_another_does_not() {
-    let (golden, model) = (Golden::open(), model());
+    let (golden, model) = (Golden::open(&fixture("")), model());
     let prompt = Sequence::new(golden.i32("plain.input_ids"));
     let draw = |seed, cache_dtype| {
         let options = GenerateOptions {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use zonos_audio::Codes;
-use zonos_checkpoint::{Checkpoint, LoadOptions};
+use zonos_checkpoint::{Checkpoint, Format, LoadOptions};
 use zonos_nn::Tap;
 use zonos2::{
     Balancing, CacheDType, GenerateOptions, Generation, KvCache, Packed, SamplerOptions, Sequence,
@@ -109,18 +109,17 @@ fn list_inputs(checks: &mut Checks<'_>) {
     }
 }
 
-/// The configuration of a checkpoint: `params.json` beside it, or in the golden folder.
-pub(crate) fn config(path: &Path, dir: &Path) -> Result<Zonos2Config> {
+/// The configuration of a checkpoint: a GGUF file's own, else `params.json` beside it or in the golden
+/// folder.
+pub(crate) fn config(checkpoint: &Checkpoint, path: &Path, dir: &Path) -> Result<Zonos2Config> {
+    if checkpoint.format() == Format::Gguf {
+        return Zonos2::config_of(checkpoint).map_err(|e| model_error(path, e));
+    }
     let beside = if path.is_dir() {
         path.to_path_buf()
     } else {
         path.parent().unwrap_or(Path::new(".")).to_path_buf()
     };
-    if let Ok(checkpoint) = Checkpoint::open(path)
-        && checkpoint.format() == zonos_checkpoint::Format::Gguf
-    {
-        return Zonos2::config_of(&checkpoint).map_err(|e| model_error(path, e));
-    }
     let place = if beside.join("params.json").is_file() {
         beside
     } else {
@@ -155,7 +154,7 @@ impl<'a> Suite<'a> {
         let checkpoint = Checkpoint::open(path).map_err(|e| model_error(path, e))?;
         let (model, _) = Zonos2::load_with(
             &checkpoint,
-            config(path, &request.dir)?,
+            config(&checkpoint, path, &request.dir)?,
             &LoadOptions::default(),
             &request.device,
         )

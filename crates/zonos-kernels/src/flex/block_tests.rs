@@ -13,23 +13,8 @@ use super::simd::Isa;
 use crate::Activations;
 use crate::activations::rounded;
 
-pub(super) const TYPES: [GgmlType; 12] = [
-    GgmlType::Q8_0,
-    GgmlType::Q4_0,
-    GgmlType::Q4_1,
-    GgmlType::Q5_0,
-    GgmlType::Q5_1,
-    GgmlType::Q2K,
-    GgmlType::Q3K,
-    GgmlType::Q4K,
-    GgmlType::Q5K,
-    GgmlType::Q6K,
-    GgmlType::Iq4Nl,
-    GgmlType::Iq4Xs,
-];
-
 fn any_type() -> impl Strategy<Value = GgmlType> {
-    (0..TYPES.len()).prop_map(|i| TYPES[i])
+    (0..GgmlType::QUANTIZED.len()).prop_map(|i| GgmlType::QUANTIZED[i])
 }
 
 /// Bytes that depend on `seed` alone.
@@ -236,7 +221,7 @@ proptest! {
 /// The largest codes with the largest activations of one sign: where 16-bit sums would overflow.
 #[test]
 fn the_largest_sums_do_not_overflow() {
-    for t in TYPES {
+    for t in GgmlType::QUANTIZED {
         for byte in [0u8, 0xFF, 0x7F, 0x80, 0x88, 0xF0, 0x0F] {
             for sign in [1.0f32, -1.0] {
                 let inner = 1024;
@@ -267,7 +252,7 @@ fn the_largest_sums_do_not_overflow() {
 /// Where the decoded product is infinite or no number, so is ours; the rows beside it are not touched.
 #[test]
 fn scales_that_are_not_finite_stay_in_their_row() {
-    for t in TYPES {
+    for t in GgmlType::QUANTIZED {
         for bits in [0x7C00u16, 0xFC00, 0x7E00] {
             let inner = 512;
             let mut bytes = weights(t, Fill::Quantised, 5, 3, inner);
@@ -301,7 +286,7 @@ fn scales_that_are_not_finite_stay_in_their_row() {
 /// Activations that are not finite make every result of their row infinite or no number, and no other.
 #[test]
 fn activations_that_are_not_finite_stay_in_their_row() {
-    for t in TYPES {
+    for t in GgmlType::QUANTIZED {
         for bad in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
             let inner = 512;
             let bytes = weights(t, Fill::Quantised, 5, 3, inner);
@@ -328,7 +313,7 @@ fn activations_that_are_not_finite_stay_in_their_row() {
 /// Rows that start anywhere in memory, as those of a mapped file do.
 #[test]
 fn blocks_are_read_where_they_lie() {
-    for t in TYPES {
+    for t in GgmlType::QUANTIZED {
         let (out, inner) = (5, 512);
         let bytes = weights(t, Fill::Quantised, 8, out, inner);
         let row = bytes.len() / out;

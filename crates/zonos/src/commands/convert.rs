@@ -180,11 +180,7 @@ fn is_tensor(what: &str) -> bool {
 /// Shows how far the writer of a checkpoint is, and stops it after an interrupt.
 fn follow(bar: &ByteBar, progress: &ConvertProgress) -> ControlFlow<()> {
     bar.at(&progress.name, progress.bytes_done, Some(progress.bytes));
-    if interrupt::requested() {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
-    }
+    interrupt::go_on()
 }
 
 /// Converts with a bar, in a folder beside the target that an interrupt removes. The writer asks

@@ -4,7 +4,6 @@ mod traces;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,7 +13,6 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Value, json};
 use zonos_audio::npy;
-use zonos_checkpoint::LoadOptions;
 use zonos_gguf::manifest::{ManifestEntry, render_toml};
 use zonos_tts::{Voice, end_name};
 use zonos2::{GenerateOptions, Sequence, Zonos2, Zonos2Config};
@@ -24,13 +22,10 @@ use crate::commands::tts::refused;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::output::Staging;
-use crate::progress::{FrameBar, Rate};
+use crate::progress::{DAC_FRAME_SECONDS, FrameBar, Rate};
 use crate::{output, rows, weights};
 
 use traces::{Trace, plan};
-
-/// Seconds of audio in a frame of the 44.1 kHz codec, for the bar's real-time factor.
-const FRAME_SECONDS: f64 = 512.0 / 44_100.0;
 
 /// Traces that are generated together: the weights are read once for all of them.
 const BATCH: usize = 8;
@@ -111,8 +106,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
         let vector = trace.request.voice.as_ref().map(|v| v.vector.clone());
         sequences.push(Sequence::from_prompt(&prompt, vector)?);
     }
-    let (model, loaded) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&loaded, false);
+    let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let _stepping = Stepping::begin();
     let began = Instant::now();
@@ -169,7 +163,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
             "voices": voices.len(),
             "traces": listed,
             "frames": frames,
-            "frames_per_s": Rate::of(frames as u64, elapsed, FRAME_SECONDS).frames_per_s,
+            "frames_per_s": Rate::of(frames as u64, elapsed, DAC_FRAME_SECONDS).frames_per_s,
             "seconds": elapsed.as_secs_f64(),
         }))?;
     } else {
@@ -284,7 +278,7 @@ fn generate(
     quiet: bool,
 ) -> Result<Vec<End>, Failure> {
     let most = u64::from(frames) * traces.len() as u64;
-    let bar = FrameBar::new(quiet, "speaking", most, FRAME_SECONDS);
+    let bar = FrameBar::new(quiet, "speaking", most, DAC_FRAME_SECONDS);
     let mut made = 0;
     let mut ends = Vec::with_capacity(traces.len());
     for (traces, sequences) in traces.chunks(BATCH).zip(sequences.chunks_mut(BATCH)) {
@@ -299,11 +293,7 @@ fn generate(
         let done = model.generate(sequences, &options, &mut |_| {
             made += 1;
             bar.at(made);
-            if interrupt::requested() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            interrupt::go_on()
         })?;
         interrupt::check()?;
         for (sequence, generation) in sequences.iter_mut().zip(&done) {

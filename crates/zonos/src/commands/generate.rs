@@ -1,6 +1,5 @@
 //! `zonos generate`: prompt rows to codes.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,19 +7,15 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use zonos_audio::{AtomicFile, npy};
-use zonos_checkpoint::LoadOptions;
 use zonos_kernels::Activations;
 use zonos_tts::{EndReason, end_name};
-use zonos2::{GenerateOptions, Zonos2, random_seed};
+use zonos2::{GenerateOptions, random_seed};
 
 use crate::args::{ActivationArgs, DeviceArgs, GlobalArgs, ModelArgs, SamplingArgs, VoiceArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
-use crate::progress::{FrameBar, Rate};
+use crate::progress::{DAC_FRAME_SECONDS, FrameBar, Rate};
 use crate::{output, rows, weights};
-
-/// Seconds of audio in a frame of the 44.1 kHz codec, for the bar's real-time factor.
-const FRAME_SECONDS: f64 = 512.0 / 44_100.0;
 
 /// Arguments of `zonos generate`.
 #[derive(Debug, Args)]
@@ -130,8 +125,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         recompute: args.recompute,
         ..GenerateOptions::default()
     };
-    let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&report, false);
+    let model = weights::load_backbone(&checkpoint, config, &device)?;
     let model = if args.activations.exact {
         model.with_activations(Activations::Exact)
     } else {
@@ -140,14 +134,15 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
 
     let _stepping = Stepping::begin();
     let began = Instant::now();
-    let bar = FrameBar::new(global.quiet, "generating", max_frames as u64, FRAME_SECONDS);
+    let bar = FrameBar::new(
+        global.quiet,
+        "generating",
+        max_frames as u64,
+        DAC_FRAME_SECONDS,
+    );
     let mut done = model.generate(std::slice::from_ref(&sequence), &[options], &mut |frame| {
         bar.at(frame.index as u64 + 1);
-        if interrupt::requested() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        interrupt::go_on()
     })?;
     bar.done();
     interrupt::check()?;
@@ -185,7 +180,7 @@ pub(crate) fn run(args: &GenerateArgs, global: &GlobalArgs) -> Outcome {
         );
     }
     if global.json {
-        let rate = Rate::of(generated as u64, elapsed, FRAME_SECONDS);
+        let rate = Rate::of(generated as u64, elapsed, DAC_FRAME_SECONDS);
         output::print_json(&json!({
             "output": args.codes.display().to_string(),
             "dump_ids": args.dump_ids.as_ref().map(|path| path.display().to_string()),

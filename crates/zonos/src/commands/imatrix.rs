@@ -8,8 +8,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
-use zonos_checkpoint::LoadOptions;
-use zonos2::{Importance, Zonos2};
+use zonos2::Importance;
 
 use crate::args::{DeviceArgs, GlobalArgs};
 use crate::failure::{Failure, Outcome};
@@ -66,8 +65,7 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
     let corpus = Corpus::of_manifest(&args.manifest, &config)?;
     corpus.spares(&outputs)?;
     let width = config.row_width();
-    let (model, loaded) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&loaded, false);
+    let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let began = Instant::now();
     let mut importance = Importance::new(model.config());

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use zonos_audio::AtomicFile;
-use zonos_checkpoint::{FileBytes, LoadOptions};
+use zonos_checkpoint::FileBytes;
 use zonos_gguf::Perplexity;
 use zonos_gguf::kld::{Comparison, KldBase, KldSequence, KldWriter};
 use zonos_kernels::Activations;
@@ -110,8 +110,7 @@ pub(crate) fn run(args: &PerplexityArgs, global: &GlobalArgs) -> Outcome {
     if let Input::Rows(corpus) = &input {
         corpus.spares(&outputs)?;
     }
-    let (model, loaded) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&loaded, false);
+    let model = weights::load_backbone(&checkpoint, config, &device)?;
     let model = if args.fast {
         model
     } else {

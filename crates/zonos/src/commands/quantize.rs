@@ -1,7 +1,6 @@
 //! `zonos quantize`: a GGUF file in fewer bits.
 
 use std::fs::File;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -146,11 +145,7 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
         imatrix.as_ref(),
         &mut |progress| {
             bar.at(progress.tensor, progress.done, Some(progress.total));
-            if interrupt::requested() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            interrupt::go_on()
         },
     );
     bar.done();

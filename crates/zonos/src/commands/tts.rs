@@ -301,7 +301,7 @@ fn speak(
         Target::File(_) => tts
             .run(plan, &mut |frames| {
                 bar.at(frames as u64);
-                go_on()
+                interrupt::go_on()
             })
             .map_err(Failure::from),
         Target::Stdout => stream(tts, plan, codec, &bar),
@@ -323,7 +323,7 @@ fn stream(tts: &Tts, plan: &Plan, codec: &Checkpoint, bar: &FrameBar) -> Result<
             broken = Some(error);
             return ControlFlow::Break(());
         }
-        go_on()
+        interrupt::go_on()
     });
     if let Some(error) = broken {
         return Err(stream_failure(error, codec));
@@ -338,14 +338,6 @@ fn stream_failure(error: WavError, codec: &Checkpoint) -> Failure {
         WavError::NonFinite { index, value, .. } => weights::bad_audio(index, value, codec),
         WavError::Stream(error) => stdout_failure(error),
         other => other.into(),
-    }
-}
-
-fn go_on() -> ControlFlow<()> {
-    if interrupt::requested() {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
     }
 }
 

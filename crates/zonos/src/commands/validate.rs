@@ -8,9 +8,7 @@ use burn::tensor::TensorData;
 use clap::Args;
 use serde_json::json;
 use zonos_audio::npy;
-use zonos_checkpoint::LoadOptions;
 use zonos_nn::Tap;
-use zonos2::Zonos2;
 
 use crate::args::{DeviceArgs, GlobalArgs, ModelArgs, VoiceArgs, VoiceFile};
 use crate::failure::{Failure, Outcome};
@@ -54,8 +52,7 @@ pub(crate) fn run(args: &ValidateArgs, global: &GlobalArgs) -> Outcome {
         .map(|voice| voice.load(&config))
         .transpose()?;
     let sequence = rows::read_rows(&args.ids, &config, speaker)?;
-    let (model, report) = Zonos2::load_with(&checkpoint, config, &LoadOptions::default(), &device)?;
-    weights::warn(&report, false);
+    let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let mut tap = Tap::on();
     model.forward(&[sequence], &mut tap)?;

@@ -34,6 +34,15 @@ pub(crate) fn zonos() -> Command {
     command
 }
 
+/// The folder that `$ZONOS_GOLDENS` names; says what is not compared when it is unset.
+pub(crate) fn goldens(what: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("ZONOS_GOLDENS").filter(|folder| !folder.is_empty());
+    if folder.is_none() {
+        println!("ZONOS_GOLDENS is unset: {what} is not compared");
+    }
+    folder.map(PathBuf::from)
+}
+
 /// A folder with a demo model in `model`, for one test.
 pub(crate) struct Work {
     dir: TempDir,

@@ -53,7 +53,7 @@ fn compute(request: &Request, path: &Path, case: &str, checks: &Checks<'_>) -> R
 
     let device = request.device.clone().autodiff();
     let checkpoint = Checkpoint::open(path).map_err(|e| failed(e.to_string()))?;
-    let config = config(path, &request.dir)?;
+    let config = config(&checkpoint, path, &request.dir)?;
     let (model, _) = Zonos2::load_with(&checkpoint, config, &LoadOptions::training(), &device)
         .map_err(|e| failed(e.to_string()))?;
     let out = model

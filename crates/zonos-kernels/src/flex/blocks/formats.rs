@@ -1,6 +1,12 @@
 //! The block formats with AVX2: codes of 32 values in a register, and what they are multiplied with.
 //!
 //! A value is `scale (code - offset) - minimum`. Layouts are those of `zonos_gguf::blocks`.
+//!
+//! # Safety
+//!
+//! All functions here are parts of the loops in `kernels`: they run on a processor with AVX2, FMA and F16C, and
+//! read within the whole, readable blocks that their pointers are given for. The `unsafe` blocks of their
+//! bodies rest on that.
 
 use std::arch::x86_64::*;
 
@@ -113,6 +119,19 @@ unsafe fn first_halves<const SIZE: usize>(span: *const u8, count: usize) -> __m2
             bits[j] = half_bits(span.add(j * SIZE));
         }
         _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast()))
+    }
+}
+
+/// The scales that `count` blocks of `SIZE` bytes begin with, and what the codes' offset takes off under them.
+#[inline(always)]
+unsafe fn offset_halves<F: Format, const SIZE: usize>(
+    span: *const u8,
+    count: usize,
+) -> (__m256, __m256) {
+    unsafe {
+        let scales = first_halves::<SIZE>(span, count);
+        let offset = _mm256_set1_ps(-f32::from(F::OFFSET));
+        (scales, _mm256_mul_ps(scales, offset))
     }
 }
 
@@ -287,13 +306,7 @@ impl Short for Q4_0 {
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe {
-            let scales = first_halves::<{ Self::SIZE }>(span, count);
-            (
-                scales,
-                _mm256_mul_ps(scales, _mm256_set1_ps(-f32::from(Self::OFFSET))),
-            )
-        }
+        unsafe { offset_halves::<Self, { Self::SIZE }>(span, count) }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
@@ -319,13 +332,7 @@ impl Short for Q5_0 {
     const LOW: bool = true;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe {
-            let scales = first_halves::<{ Self::SIZE }>(span, count);
-            (
-                scales,
-                _mm256_mul_ps(scales, _mm256_set1_ps(-f32::from(Self::OFFSET))),
-            )
-        }
+        unsafe { offset_halves::<Self, { Self::SIZE }>(span, count) }
     }
     #[inline(always)]
     unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {

@@ -2,6 +2,11 @@
 //!
 //! Codes are unpacked once into a register and meet all activation rows there. Every result is summed in
 //! an order that depends on the length of the rows alone.
+//!
+//! # Safety
+//!
+//! The loops have the contract of [`Loops`], and what they call has it too: the `unsafe` blocks of their
+//! bodies rest on that where none says more.
 
 use std::arch::x86_64::*;
 
@@ -319,71 +324,31 @@ unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
 }
 
 #[inline(always)]
-unsafe fn long_rounded<F: Long, const R: usize, const M: usize>(
-    rows: [*const u8; R],
-    x: [*const Rounded; M],
-    blocks: usize,
-    sums: *mut [__m256; M],
-    pitch: usize,
+unsafe fn slice_rounded<F: Long, const M: usize, const J: usize>(
+    block: *const u8,
+    head: &F::Head,
+    x: &[*const Rounded; M],
+    b: usize,
+    p: &mut [__m256; M],
 ) {
-    #[inline(always)]
-    unsafe fn slice<F: Long, const M: usize, const J: usize>(
-        block: *const u8,
-        head: &F::Head,
-        x: &[*const Rounded; M],
-        b: usize,
-        p: &mut [__m256; M],
-    ) {
-        unsafe {
-            let codes = F::codes::<J, BYTES>(block, head);
-            let scales = F::multipliers::<J>(head);
-            for m in 0..M {
-                let x = x[m].add(b);
-                let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * J).cast());
-                let fours = if F::SIGNED {
-                    fours::<true>(codes, q, scales)
-                } else {
-                    fours::<false>(codes, q, scales)
-                };
-                let scale = splat((*x).scale.as_ptr().add(J));
-                let fours = _mm256_cvtepi32_ps(fours);
-                p[m] = if J == 0 {
-                    _mm256_mul_ps(fours, scale)
-                } else {
-                    _mm256_fmadd_ps(fours, scale, p[m])
-                };
-            }
-        }
-    }
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); M]; R];
-        for r in 0..R {
-            acc[r] = *sums.add(r * pitch);
-        }
-        for b in 0..blocks {
-            for r in 0..R {
-                let block = rows[r].add(b * F::SIZE);
-                ask(block, F::SIZE);
-                let head = F::head(block);
-                let mut p = [_mm256_setzero_ps(); M];
-                each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
-                let factor = F::factor(&head);
-                let minima = F::minima(&head);
-                for m in 0..M {
-                    let x = x[m].add(b);
-                    acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
-                    acc[r][m] = less(
-                        F::ROUNDED,
-                        minima,
-                        (*x).sum.as_ptr(),
-                        (*x).halves.as_ptr(),
-                        acc[r][m],
-                    );
-                }
-            }
-        }
-        for r in 0..R {
-            *sums.add(r * pitch) = acc[r];
+        let codes = F::codes::<J, BYTES>(block, head);
+        let scales = F::multipliers::<J>(head);
+        for m in 0..M {
+            let x = x[m].add(b);
+            let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * J).cast());
+            let fours = if F::SIGNED {
+                fours::<true>(codes, q, scales)
+            } else {
+                fours::<false>(codes, q, scales)
+            };
+            let scale = splat((*x).scale.as_ptr().add(J));
+            let fours = _mm256_cvtepi32_ps(fours);
+            p[m] = if J == 0 {
+                _mm256_mul_ps(fours, scale)
+            } else {
+                _mm256_fmadd_ps(fours, scale, p[m])
+            };
         }
     }
 }
@@ -410,69 +375,79 @@ unsafe fn less(
 }
 
 #[inline(always)]
-unsafe fn long_floats<F: Long, const R: usize, const M: usize>(
-    rows: [*const u8; R],
-    x: [*const Floats; M],
-    blocks: usize,
-    sums: *mut [__m256; M],
-    pitch: usize,
+unsafe fn slice_floats<F: Long, const M: usize, const J: usize>(
+    block: *const u8,
+    head: &F::Head,
+    x: &[*const Floats; M],
+    b: usize,
+    p: &mut [__m256; M],
 ) {
-    #[inline(always)]
-    unsafe fn slice<F: Long, const M: usize, const J: usize>(
-        block: *const u8,
-        head: &F::Head,
-        x: &[*const Floats; M],
-        b: usize,
-        p: &mut [__m256; M],
-    ) {
-        unsafe {
-            let wide = widen(F::codes::<J, FLOATS>(block, head));
-            // The words of a pair are equal: the upper one, with its sign, is the scale.
-            let scale = _mm256_srai_epi32::<16>(F::multipliers::<J>(head));
-            let scale = _mm256_cvtepi32_ps(scale);
-            for m in 0..M {
-                let x = x[m].add(b);
-                let dot = dot(&wide, x, J);
-                p[m] = if J == 0 {
-                    _mm256_mul_ps(dot, scale)
-                } else {
-                    _mm256_fmadd_ps(dot, scale, p[m])
-                };
-            }
-        }
-    }
     unsafe {
-        let mut acc = [[_mm256_setzero_ps(); M]; R];
-        for r in 0..R {
-            acc[r] = *sums.add(r * pitch);
-        }
-        for b in 0..blocks {
-            for r in 0..R {
-                let block = rows[r].add(b * F::SIZE);
-                ask(block, F::SIZE);
-                let head = F::head(block);
-                let mut p = [_mm256_setzero_ps(); M];
-                each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
-                let factor = F::factor(&head);
-                let minima = F::minima(&head);
-                for m in 0..M {
-                    let x = x[m].add(b);
-                    acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
-                    acc[r][m] = less(
-                        F::FLOATS,
-                        minima,
-                        (*x).sum.as_ptr(),
-                        (*x).halves.as_ptr(),
-                        acc[r][m],
-                    );
-                }
-            }
-        }
-        for r in 0..R {
-            *sums.add(r * pitch) = acc[r];
+        let wide = widen(F::codes::<J, FLOATS>(block, head));
+        // The words of a pair are equal: the upper one, with its sign, is the scale.
+        let scale = _mm256_srai_epi32::<16>(F::multipliers::<J>(head));
+        let scale = _mm256_cvtepi32_ps(scale);
+        for m in 0..M {
+            let x = x[m].add(b);
+            let dot = dot(&wide, x, J);
+            p[m] = if J == 0 {
+                _mm256_mul_ps(dot, scale)
+            } else {
+                _mm256_fmadd_ps(dot, scale, p[m])
+            };
         }
     }
 }
+
+/// The way through the blocks of formats of 256 values: slices of a block are summed under their integer
+/// scales, then under the block's factor, and what the minima take off comes last.
+macro_rules! long {
+    ($name:ident, $input:ty, $slice:ident, $minima:ident) => {
+        #[inline(always)]
+        unsafe fn $name<F: Long, const R: usize, const M: usize>(
+            rows: [*const u8; R],
+            x: [*const $input; M],
+            blocks: usize,
+            sums: *mut [__m256; M],
+            pitch: usize,
+        ) {
+            unsafe {
+                let mut acc = [[_mm256_setzero_ps(); M]; R];
+                for r in 0..R {
+                    acc[r] = *sums.add(r * pitch);
+                }
+                for b in 0..blocks {
+                    for r in 0..R {
+                        let block = rows[r].add(b * F::SIZE);
+                        ask(block, F::SIZE);
+                        let head = F::head(block);
+                        let mut p = [_mm256_setzero_ps(); M];
+                        each_slice!($slice::<F, M>(block, &head, &x, b, &mut p));
+                        let factor = F::factor(&head);
+                        let minima = F::minima(&head);
+                        for m in 0..M {
+                            let x = x[m].add(b);
+                            acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
+                            acc[r][m] = less(
+                                F::$minima,
+                                minima,
+                                (*x).sum.as_ptr(),
+                                (*x).halves.as_ptr(),
+                                acc[r][m],
+                            );
+                        }
+                    }
+                }
+                for r in 0..R {
+                    *sums.add(r * pitch) = acc[r];
+                }
+            }
+        }
+    };
+}
+
+long!(long_rounded, Rounded, slice_rounded, ROUNDED);
+long!(long_floats, Floats, slice_floats, FLOATS);
 
 /// Some weight rows, one behind the other.
 #[derive(Clone, Copy)]

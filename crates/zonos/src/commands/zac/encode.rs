@@ -1,7 +1,6 @@
 //! `zonos zac encode`: audio into codes.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -140,11 +139,7 @@ pub(super) fn encode_audio(
     let bar = FrameBar::new(quiet, "encoding", frames as u64, FRAME_SECONDS);
     let mut step = |progress: &EncodeProgress| {
         bar.at(progress.frames as u64);
-        if interrupt::requested() {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        interrupt::go_on()
     };
     let mut values = Vec::new();
     for (k, lane) in encoder.lanes(audio.len()).enumerate() {
