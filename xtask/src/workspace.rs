@@ -7,22 +7,23 @@ use anyhow::Context;
 use zonos_audio::AtomicFile;
 
 /// Environment variable that names a folder of larger goldens (`zonos2/*`, `dac/*`, `ecapa/*`,
-/// `w2v-bert/*`, `audio`, `gradients/*` inside).
+/// `w2v-bert/*`, `zac/*`, `audio`, `gguf/*`, `gradients/*` inside).
 pub(crate) const GOLDENS: &str = "ZONOS_GOLDENS";
 
 /// Folders of golden folders, or golden folders themselves, among the fixtures and in `$ZONOS_GOLDENS`.
-pub(crate) const GOLDEN_AREAS: [&str; 7] = [
+pub(crate) const GOLDEN_AREAS: [&str; 8] = [
     "zonos2",
     "dac",
     "ecapa",
     "w2v-bert",
+    "zac",
     "audio",
     "gguf",
     "gradients",
 ];
 
 /// Those of them whose fixtures are smaller models with makers of their own, not copies.
-pub(crate) const SMALLER_AREAS: [&str; 1] = ["w2v-bert"];
+pub(crate) const SMALLER_AREAS: [&str; 3] = ["w2v-bert", "zac", "gguf"];
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {

@@ -64,7 +64,8 @@ pub(crate) struct CloneArgs {
     pub clone: Option<PathBuf>,
     /// With --clone: the speaker encoder, a folder, a file or hub:owner/name[@revision], such as
     /// hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B [env: ZONOS_SPEAKER_ENCODER] [default: in the
-    /// model's folder, speaker-encoder/, speaker_encoder/ or speaker-encoder.safetensors].
+    /// model's folder, speaker-encoder/, speaker_encoder/, speaker-encoder.safetensors or
+    /// spk-encoder.gguf].
     #[arg(long, value_name = "DIR|FILE|hub:ID", requires = "clone")]
     pub speaker_encoder: Option<String>,
     /// With --clone: also write the speaker vector, for --speaker later.

@@ -7,7 +7,7 @@ use clap::builder::NonEmptyStringValueParser;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Weights")]
 pub(crate) struct ModelArgs {
-    /// ZONOS2 checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision].
+    /// ZONOS2 checkpoint: a folder, a file (.gguf, .pth, .safetensors, .bpk) or hub:owner/name[@revision].
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_MODEL", value_parser = NonEmptyStringValueParser::new())]
     pub model: String,
 }
@@ -16,7 +16,7 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Weights")]
 pub(crate) struct CodecArgs {
-    /// DAC checkpoint: a folder (also a model's that holds codec/), a file (.pth, .safetensors, .bpk)
+    /// DAC checkpoint: a folder (also a model's that holds codec/), a file (.gguf, .pth, .safetensors, .bpk)
     /// or hub:owner/name[@revision], such as hub:descript/dac_44khz.
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_CODEC", value_parser = NonEmptyStringValueParser::new())]
     pub model: String,

@@ -69,7 +69,7 @@ pub(crate) struct EmbedArgs {
     /// Sample rate of --raw, in Hz [default: the encoder's].
     #[arg(long, value_name = "HZ", requires = "raw", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1000..=384_000))]
     rate: Option<u32>,
-    /// Speaker encoder: a folder, a file (.safetensors, .pth) or hub:owner/name[@revision].
+    /// Speaker encoder: a folder, a file (.safetensors, .pth, .gguf) or hub:owner/name[@revision].
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_SPEAKER_ENCODER", value_parser = NonEmptyStringValueParser::new(), help_heading = "Weights")]
     model: String,
     #[command(flatten)]

@@ -69,7 +69,7 @@ pub(crate) struct TtsArgs {
     /// Also write the prompt rows and the rows generated, [rows, 10] <f4, for `zonos perplexity`.
     #[arg(long, value_name = "IDS.npy")]
     dump_ids: Option<PathBuf>,
-    /// ZONOS2 checkpoint: a folder, a file (.pth, .safetensors, .bpk) or hub:owner/name[@revision]
+    /// ZONOS2 checkpoint: a folder, a file (.gguf, .pth, .safetensors, .bpk) or hub:owner/name[@revision]
     /// [default: the built-in demo model].
     #[arg(
         long,
