@@ -7,8 +7,8 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 use zonos_gguf::GgmlType;
 
-use super::blocks::{CHUNK, Input, Matrix, products};
-use super::linear::{Dots, GEMM_ROWS, PARALLEL, Shared, by_panels};
+use super::blocks::{CHUNK, Input, MOST, Matrix, products};
+use super::linear::{GEMM_ROWS, PARALLEL, Shared, by_panels};
 use super::simd::{Isa, dispatch_on};
 use super::step::SiluTimes;
 use super::weights::{contiguous, elements, f32_tensor};
@@ -65,43 +65,29 @@ fn run(
                 .map(move |at| (t, at..out.min(at + CHUNK)))
         })
         .collect();
-    let dot = |w: &[f32], x: &[f32]| {
-        let [dot] = dispatch_on(
-            isa,
-            Dots {
-                weight: w,
-                inputs: [x],
-            },
-        );
-        dot
-    };
     let run = |(t, chunk): &(usize, Range<usize>)| {
-        let task = few[*t];
-        let [first, second] = task.matrices;
-        if !task.gated {
-            products(first, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
-                // SAFETY: a row belongs to one task, and an output of it to one chunk.
-                unsafe { target.write(task.rows[i] * out + chunk.start + o, v) };
-            });
-            return;
-        }
+        let Task {
+            matrices: [first, second],
+            gated,
+            rows,
+        } = few[*t];
         let len = chunk.len();
-        let mut both = vec![0.0; 2 * task.rows.len() * len];
-        let (gate, up) = both.split_at_mut(task.rows.len() * len);
-        products(first, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
-            gate[i * len + o] = v;
-        });
-        products(second, chunk.clone(), &input, &task.rows, dot, |o, i, v| {
-            up[i * len + o] = v;
-        });
-        let parts = gate.chunks_exact(len).zip(up.chunks_exact(len));
-        for (&row, (gate, up)) in task.rows.iter().zip(parts) {
-            let mut part = [0.0; CHUNK];
-            let y = &mut part[..len];
-            dispatch_on(isa, SiluTimes { gate, up, y });
-            for (o, &v) in part[..len].iter().enumerate() {
-                // SAFETY: as above.
-                unsafe { target.write(row * out + chunk.start + o, v) };
+        for rows in rows.chunks(MOST) {
+            let (mut a, mut b) = ([[0.0; CHUNK]; MOST], [[0.0; CHUNK]; MOST]);
+            let (a, b) = (&mut a[..rows.len()], &mut b[..rows.len()]);
+            products(isa, *first, chunk.clone(), &input, rows, a);
+            if *gated {
+                products(isa, *second, chunk.clone(), &input, rows, b);
+                for (gate, up) in a.iter_mut().zip(&*b) {
+                    let mut y = [0.0; CHUNK];
+                    let (gate, up, part) = (&mut gate[..len], &up[..len], &mut y[..len]);
+                    dispatch_on(isa, SiluTimes { gate, up, y: part });
+                    gate.copy_from_slice(part);
+                }
+            }
+            for (&row, products) in rows.iter().zip(&*a) {
+                // SAFETY: a row belongs to one task, and an output of it to one chunk.
+                unsafe { target.write(row * out + chunk.start, &products[..len]) };
             }
         }
     };

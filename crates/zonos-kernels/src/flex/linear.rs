@@ -1,4 +1,4 @@
-//! Products of few rows with a large weight matrix, and of many rows through GEMM panels.
+//! Products of few rows with a large weight matrix; many rows go the way of dense layers.
 //!
 //! A decode step multiplies one row (or a small batch) with every active weight, so it is bound by
 //! reading the weights: each is read once, in its stored type, widened in registers. Sums run in one
@@ -8,74 +8,87 @@ use burn::backend::TensorMetadata;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
+use super::dense::{End, product};
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 
-/// Input rows that share one pass over a weight row.
+/// Input rows that meet a few weight rows at a time.
 const ROWS: usize = 4;
-/// Independent sums along a weight row, to hide the latency of the multiply-add.
-const SUMS: usize = 4;
-/// Rows from which GEMM over widened panels is faster than a pass a group of [`ROWS`].
+/// Rows from which packed panels are faster than weight rows where they lie.
 pub(super) const GEMM_ROWS: usize = 16;
 /// Weight elements below which one thread does it all: waking another costs more.
 pub(super) const PARALLEL: usize = 32 * 1024;
 /// Weight rows a work item.
 const CHUNK: usize = 64;
-/// Weight rows that are widened at a time for GEMM.
+/// Weight rows in blocks that are decoded at a time for GEMM.
 const PANEL: usize = 128;
 
-/// Dot products of `N` input rows with one weight row of `len` elements.
-pub(super) struct Dots<'a, E, const N: usize> {
-    pub(super) weight: &'a [E],
-    pub(super) inputs: [&'a [f32]; N],
-}
-
-impl<E: Element, const N: usize> Kernel for Dots<'_, E, N> {
-    type Output = [f32; N];
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) -> [f32; N] {
-        let len = self.weight.len();
-        debug_assert!(self.inputs.iter().all(|x| x.len() == len));
-        let w = self.weight.as_ptr();
-        // SAFETY: every load starts at most `LANES` elements before `len`, in the weight row and in
-        // the input rows, which have the same length.
-        unsafe {
-            let mut sums = [[S::zero(); SUMS]; N];
-            let mut at = 0;
-            while at + SUMS * S::LANES <= len {
-                for s in 0..SUMS {
-                    let offset = at + s * S::LANES;
-                    let wide = E::load::<S>(w.add(offset));
-                    for (n, x) in self.inputs.iter().enumerate() {
-                        sums[n][s] = S::fma(wide, S::load(x.as_ptr().add(offset)), sums[n][s]);
-                    }
-                }
-                at += SUMS * S::LANES;
+/// Dot products of `W` weight rows with `N` input rows, all of `len` elements. Each is one chain of
+/// multiply-adds a lane, whatever `W` and `N`; those of other rows hide its latency.
+///
+/// # Safety
+///
+/// The instruction set is `S`'s, and all rows are readable over `len` elements.
+#[inline(always)]
+unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize>(
+    weights: [*const E; W],
+    inputs: [*const f32; N],
+    len: usize,
+) -> [[f32; N]; W] {
+    // SAFETY: every load starts at least `LANES` elements before `len`, or takes one element before it.
+    unsafe {
+        let mut sums = [[S::zero(); N]; W];
+        let mut at = 0;
+        while at + S::LANES <= len {
+            let mut wide = [S::zero(); W];
+            for w in 0..W {
+                wide[w] = E::load::<S>(weights[w].add(at));
             }
-            while at + S::LANES <= len {
-                let wide = E::load::<S>(w.add(at));
-                for (n, x) in self.inputs.iter().enumerate() {
-                    sums[n][0] = S::fma(wide, S::load(x.as_ptr().add(at)), sums[n][0]);
-                }
-                at += S::LANES;
-            }
-            let mut result = [0.0; N];
             for n in 0..N {
-                let [a, b, c, d] = sums[n];
-                result[n] = S::sum(S::add(S::add(a, b), S::add(c, d)));
-                for i in at..len {
-                    result[n] = S::fma1(self.weight[i].widen(), self.inputs[n][i], result[n]);
+                let x = S::load(inputs[n].add(at));
+                for w in 0..W {
+                    sums[w][n] = S::fma(wide[w], x, sums[w][n]);
                 }
             }
-            result
+            at += S::LANES;
         }
+        let mut result = [[0.0; N]; W];
+        for w in 0..W {
+            for n in 0..N {
+                result[w][n] = S::sum(sums[w][n]);
+                for i in at..len {
+                    let (w_i, x_i) = ((*weights[w].add(i)).widen(), *inputs[n].add(i));
+                    result[w][n] = S::fma1(w_i, x_i, result[w][n]);
+                }
+            }
+        }
+        result
     }
 }
 
-/// Dot products of the rows `inputs` (at most [`ROWS`]) with consecutive weight rows.
+/// The dot product of an input row with a weight row.
+pub(super) struct Dot<'a, E> {
+    pub(super) weight: &'a [E],
+    pub(super) input: &'a [f32],
+}
+
+impl<E: Element> Kernel for Dot<'_, E> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> f32 {
+        let len = self.weight.len();
+        assert_eq!(self.input.len(), len);
+        let (w, x) = (self.weight.as_ptr(), self.input.as_ptr());
+        // SAFETY: the caller dispatched to a processor with `S`; the rows are as long as just seen.
+        let [[dot]] = unsafe { dots::<S, E, 1, 1>([w], [x], len) };
+        dot
+    }
+}
+
+/// Dot products of input rows with consecutive weight rows.
 struct DotRows<'a, E> {
-    /// `[rows, inner]`
+    /// `[weight rows, inner]`
     weight: &'a [E],
     inputs: &'a [&'a [f32]],
     /// `[weight rows, inputs]`
@@ -86,36 +99,84 @@ impl<E: Element> Kernel for DotRows<'_, E> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        #[inline(always)]
-        unsafe fn rows<S: Simd, E: Element, const N: usize>(
-            weight: &[E],
-            inputs: [&[f32]; N],
-            out: &mut [f32],
-        ) {
-            let inner = inputs[0].len();
-            for (row, y) in weight.chunks_exact(inner).zip(out.chunks_exact_mut(N)) {
-                // SAFETY: the caller dispatched to a processor with `S`.
-                let dots = unsafe {
-                    Dots {
-                        weight: row,
-                        inputs,
-                    }
-                    .run::<S>()
-                };
-                y.copy_from_slice(&dots);
+    unsafe fn run<S: Simd>(mut self) {
+        let inner = self.inputs[0].len();
+        let count = self.weight.len() / inner;
+        assert!(self.inputs.iter().all(|x| x.len() == inner));
+        assert!(self.weight.len() == count * inner && self.out.len() == count * self.inputs.len());
+        // As many weight rows as the registers hold sums for; one at a time where reading them is all that
+        // takes time, since memory is fastest in order.
+        let group = match self.inputs.len() {
+            1 => 1,
+            _ if S::LANES == 16 => 4,
+            _ => 2,
+        };
+        let mut first = 0;
+        while first < count {
+            // SAFETY: the caller dispatched to a processor with `S`; the rows are inside the weights.
+            unsafe {
+                if group == 1 || count - first < group {
+                    self.group::<S, 1>(first);
+                    first += 1;
+                } else if S::LANES == 16 {
+                    self.group::<S, 4>(first);
+                    first += 4;
+                } else {
+                    self.group::<S, 2>(first);
+                    first += 2;
+                }
             }
         }
-        let x = self.inputs;
-        // SAFETY: the caller dispatched to a processor with `S`.
+    }
+}
+
+impl<E: Element> DotRows<'_, E> {
+    /// `W` weight rows from `first` on with all input rows.
+    ///
+    /// # Safety
+    ///
+    /// The instruction set is `S`'s, and there are `W` rows.
+    #[inline(always)]
+    unsafe fn group<S: Simd, const W: usize>(&mut self, first: usize) {
+        // SAFETY: the caller's contract, and rows of `inner` elements.
         unsafe {
-            match x.len() {
-                1 => rows::<S, E, 1>(self.weight, [x[0]], self.out),
-                2 => rows::<S, E, 2>(self.weight, [x[0], x[1]], self.out),
-                3 => rows::<S, E, 3>(self.weight, [x[0], x[1], x[2]], self.out),
-                4 => rows::<S, E, 4>(self.weight, [x[0], x[1], x[2], x[3]], self.out),
-                n => unreachable!("groups hold 1 to {ROWS} rows, not {n}"),
+            for (g, x) in self.inputs.chunks(ROWS).enumerate() {
+                match *x {
+                    [a] => self.some::<S, W, 1>(first, g * ROWS, [a]),
+                    [a, b] => self.some::<S, W, 2>(first, g * ROWS, [a, b]),
+                    [a, b, c] => self.some::<S, W, 3>(first, g * ROWS, [a, b, c]),
+                    [a, b, c, d] => self.some::<S, W, 4>(first, g * ROWS, [a, b, c, d]),
+                    _ => unreachable!("groups hold 1 to {ROWS} rows, not {}", x.len()),
+                }
             }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The instruction set is `S`'s, there are `W` weight rows from `first` on, and `x` are the input rows from
+    /// `at` on.
+    #[inline(always)]
+    unsafe fn some<S: Simd, const W: usize, const N: usize>(
+        &mut self,
+        first: usize,
+        at: usize,
+        x: [&[f32]; N],
+    ) {
+        let inner = x[0].len();
+        let mut rows = [self.weight.as_ptr(); W];
+        for w in 0..W {
+            rows[w] = self.weight[(first + w) * inner..].as_ptr();
+        }
+        let mut inputs = [x[0].as_ptr(); N];
+        for n in 0..N {
+            inputs[n] = x[n].as_ptr();
+        }
+        // SAFETY: the caller's contract.
+        let dots = unsafe { dots::<S, E, W, N>(rows, inputs, inner) };
+        for w in 0..W {
+            let to = (first + w) * self.inputs.len() + at;
+            self.out[to..to + N].copy_from_slice(&dots[w]);
         }
     }
 }
@@ -136,11 +197,11 @@ impl Shared {
 
     /// # Safety
     ///
-    /// The buffer lives, and no other work item writes or reads the element.
-    pub(super) unsafe fn write(&self, index: usize, value: f32) {
-        assert!(index < self.1);
+    /// The buffer lives, and no other work item writes or reads the elements.
+    pub(super) unsafe fn write(&self, index: usize, values: &[f32]) {
+        assert!(index + values.len() <= self.1);
         // SAFETY: in bounds by the assertion, and the caller's contract.
-        unsafe { *self.0.add(index) = value }
+        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0.add(index), values.len()) }
     }
 }
 
@@ -150,7 +211,7 @@ struct Task<'a, E> {
     rows: Vec<usize>,
 }
 
-/// `y[i] = W x[i]` for every task's rows: `x [n, inner]`, `y [n, out]`, zeroed.
+/// `y[i] = W x[i]` for every task's rows, less than [`GEMM_ROWS`] each: `x [n, inner]`, `y [n, out]`.
 fn few_rows<E: Element>(
     isa: Isa,
     tasks: &[Task<'_, E>],
@@ -160,40 +221,36 @@ fn few_rows<E: Element>(
     out: usize,
 ) {
     let target = Shared::new(y);
-    // (task, group of its rows, first weight row)
-    let items: Vec<(usize, usize, usize)> = tasks
-        .iter()
-        .enumerate()
-        .flat_map(|(t, task)| {
-            let groups = task.rows.len().div_ceil(ROWS);
-            (0..out)
-                .step_by(CHUNK)
-                .flat_map(move |first| (0..groups).map(move |g| (t, g, first)))
-        })
+    // (task, first weight row)
+    let items: Vec<(usize, usize)> = (0..tasks.len())
+        .flat_map(|t| (0..out).step_by(CHUNK).map(move |first| (t, first)))
         .collect();
-    let run = |&(t, g, first): &(usize, usize, usize)| {
+    let run = |&(t, first): &(usize, usize)| {
         let task = &tasks[t];
-        let group = &task.rows[g * ROWS..task.rows.len().min((g + 1) * ROWS)];
         let last = out.min(first + CHUNK);
-        let mut inputs: [&[f32]; ROWS] = [&[]; ROWS];
-        for (slot, &row) in inputs.iter_mut().zip(group) {
+        let mut inputs: [&[f32]; GEMM_ROWS] = [&[]; GEMM_ROWS];
+        for (slot, &row) in inputs.iter_mut().zip(&task.rows) {
             *slot = &x[row * inner..(row + 1) * inner];
         }
-        let mut dots = [0.0; ROWS * CHUNK];
-        let dots = &mut dots[..group.len() * (last - first)];
+        let count = task.rows.len();
+        let mut dots = [0.0; GEMM_ROWS * CHUNK];
+        let dots = &mut dots[..count * (last - first)];
         dispatch_on(
             isa,
             DotRows {
                 weight: &task.weight[first * inner..last * inner],
-                inputs: &inputs[..group.len()],
+                inputs: &inputs[..count],
                 out: dots,
             },
         );
-        for (o, dots) in (first..last).zip(dots.chunks_exact(group.len())) {
-            for (&row, &dot) in group.iter().zip(dots) {
-                // SAFETY: a row belongs to one task, and an output element of it to one chunk.
-                unsafe { target.write(row * out + o, dot) };
+        let mut part = [0.0; CHUNK];
+        let part = &mut part[..last - first];
+        for (i, &row) in task.rows.iter().enumerate() {
+            for (part, dots) in part.iter_mut().zip(dots.chunks_exact(count)) {
+                *part = dots[i];
             }
+            // SAFETY: a row belongs to one task, and an output of it to one chunk.
+            unsafe { target.write(row * out + first, part) };
         }
     };
     if tasks.len() * inner * out < PARALLEL {
@@ -201,16 +258,6 @@ fn few_rows<E: Element>(
     } else {
         items.par_iter().for_each(run);
     }
-}
-
-/// `y = x W^T` by GEMM over panels of widened weight rows.
-fn many_rows<E: Element>(weight: &[E], x: &[f32], y: &mut [f32], inner: usize, out: usize) {
-    by_panels(x, y, inner, out, |rows, panel| {
-        let weights = &weight[rows.start * inner..rows.end * inner];
-        for (to, w) in panel.iter_mut().zip(weights) {
-            *to = w.widen();
-        }
-    });
 }
 
 /// `y [n, out] = x [n, inner] W^T` by GEMM over panels of weight rows, which `widen` writes as f32.
@@ -277,7 +324,7 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
         };
         few_rows(isa, &[task], input, &mut y, inner, out);
     } else {
-        many_rows(w, input, &mut y, inner, out);
+        y = product(isa, input, w, inner, End::default());
     });
     f32_tensor(y, [n, out])
 }
@@ -322,8 +369,7 @@ pub(super) fn expert_linear(
                 .flat_map(|&r| &input[r * inner..(r + 1) * inner])
                 .copied()
                 .collect();
-            let mut part = vec![0.0; rows.len() * out];
-            many_rows(matrix(e), &gathered, &mut part, inner, out);
+            let part = product(isa, &gathered, matrix(e), inner, End::default());
             for (&row, part) in rows.iter().zip(part.chunks_exact(out)) {
                 y[row * out..(row + 1) * out].copy_from_slice(part);
             }

@@ -91,6 +91,9 @@ pub(crate) enum Isa {
     /// AVX-512 F.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512 F, BW, VL and VNNI: floats as with [`Avx512`](Isa::Avx512), and products of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
 }
 
 impl Isa {
@@ -117,6 +120,12 @@ impl Isa {
                 list.push(Isa::Avx2);
                 if is_x86_feature_detected!("avx512f") {
                     list.push(Isa::Avx512);
+                    if is_x86_feature_detected!("avx512bw")
+                        && is_x86_feature_detected!("avx512vl")
+                        && is_x86_feature_detected!("avx512vnni")
+                    {
+                        list.push(Isa::Vnni);
+                    }
                 }
             }
         }
@@ -148,7 +157,7 @@ pub(crate) fn dispatch_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             // SAFETY: `Isa` values other than `Plain` come from `Isa::available`, which detected them.
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: as above.
-            Isa::Avx512 => return unsafe { avx512(kernel) },
+            Isa::Avx512 | Isa::Vnni => return unsafe { avx512(kernel) },
             _ => {}
         }
     }

@@ -9,7 +9,8 @@ use crate::activations::{ROUNDED, code_of, scale_of};
 pub(super) const SPAN: usize = 256;
 /// Values that kernels take at a time.
 pub(super) const SLICE: usize = 32;
-const SLICES: usize = SPAN / SLICE;
+/// Slices in a span.
+pub(super) const SLICES: usize = SPAN / SLICE;
 
 /// A span rounded to 8 bits.
 #[derive(Clone, Copy)]

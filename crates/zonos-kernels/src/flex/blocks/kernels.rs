@@ -558,6 +558,8 @@ macro_rules! by_format {
     };
 }
 
+pub(super) use by_format;
+
 /// Rows of activations that one pass over rounded ones takes at most.
 pub(super) const MOST_ROUNDED: usize = 8;
 /// Rows of activations that one pass over f32 ones takes at most.

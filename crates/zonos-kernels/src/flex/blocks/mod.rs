@@ -1,7 +1,8 @@
 //! Products with weights in quantised blocks.
 //!
-//! Rows of activations are prepared once ([`Input`]) and meet the weight rows a chunk at a time. With AVX2
-//! codes are unpacked in registers; elsewhere a chunk is decoded to f32 first, and rounded activations
+//! Rows of activations are prepared once ([`Input`]) and meet the weight rows a chunk at a time. With AVX-512
+//! VNNI rounded activations meet panels of sixteen weight rows ([`tile`]), with AVX2 codes are unpacked in
+//! registers for one weight row or two; elsewhere a chunk is decoded to f32 first, and rounded activations
 //! are f32 too, with the values that rounding leaves.
 
 #[cfg(target_arch = "x86_64")]
@@ -10,6 +11,10 @@ mod formats;
 mod input;
 #[cfg(target_arch = "x86_64")]
 mod kernels;
+#[cfg(target_arch = "x86_64")]
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_formats;
 
 #[cfg(target_arch = "x86_64")]
 use input::{Floats, Rounded};
@@ -18,12 +23,15 @@ use std::ops::Range;
 use zonos_gguf::GgmlType;
 use zonos_gguf::blocks::dequantize_row;
 
-use super::simd::Isa;
+use super::linear::Dot;
+use super::simd::{Isa, dispatch_on};
 use crate::Activations;
 use crate::activations::rounded;
 
 /// Weight rows of a chunk.
 pub(super) const CHUNK: usize = 32;
+/// Rows of the input that [`products`] takes at most.
+pub(super) const MOST: usize = 32;
 #[cfg(target_arch = "x86_64")]
 const _: () = assert!(CHUNK == kernels::CHUNK);
 
@@ -57,6 +65,31 @@ impl<'a> Matrix<'a> {
         self.inner
     }
 
+    /// Some rows, for the kernels.
+    #[cfg(target_arch = "x86_64")]
+    fn weights(&self, chunk: &Range<usize>) -> kernels::Weights {
+        kernels::Weights {
+            start: self.bytes[chunk.start * self.row..].as_ptr(),
+            row: self.row,
+            count: chunk.len(),
+        }
+    }
+
+    /// Some rows of the input, each as many spans as a weight row has.
+    #[cfg(target_arch = "x86_64")]
+    fn gather<'x, 'g, I>(
+        &self,
+        x: &'x [I],
+        rows: &[usize],
+        group: &'g mut [&'x [I]; MOST],
+    ) -> &'g [&'x [I]] {
+        let spans = self.inner.div_ceil(input::SPAN);
+        for (slot, &row) in group.iter_mut().zip(rows) {
+            *slot = &x[row * spans..][..spans];
+        }
+        &group[..rows.len()]
+    }
+
     /// Decodes some rows.
     pub(super) fn decode(&self, rows: Range<usize>, to: &mut [f32]) {
         let bytes = &self.bytes[rows.start * self.row..rows.end * self.row];
@@ -79,7 +112,7 @@ pub(super) enum Input {
 /// Whether the kernels with AVX2 run.
 #[cfg(target_arch = "x86_64")]
 fn fast(isa: Isa) -> bool {
-    matches!(isa, Isa::Avx2 | Isa::Avx512)
+    matches!(isa, Isa::Avx2 | Isa::Avx512 | Isa::Vnni)
 }
 
 impl Input {
@@ -136,50 +169,63 @@ impl Input {
     }
 }
 
-/// Products of a chunk of weight rows (at most [`CHUNK`]) with some rows of the input: `give(weight row
-/// within the chunk, index into rows, product)`.
+/// Products of a chunk of weight rows (at most [`CHUNK`]) with some rows of the input (at most [`MOST`]):
+/// `to [rows, chunk]`, of which each row begins [`CHUNK`] values.
 pub(super) fn products(
+    isa: Isa,
     matrix: Matrix<'_>,
     chunk: Range<usize>,
     input: &Input,
     rows: &[usize],
-    dot: impl Fn(&[f32], &[f32]) -> f32,
-    mut give: impl FnMut(usize, usize, f32),
+    to: &mut [[f32; CHUNK]],
 ) {
     assert!(chunk.len() <= CHUNK && chunk.end * matrix.row <= matrix.bytes.len());
+    assert!(rows.len() <= MOST && rows.len() == to.len());
     let inner = matrix.inner;
     match input {
         Input::Plain(x) => {
             let mut weights = vec![0.0; chunk.len() * inner];
             matrix.decode(chunk, &mut weights);
-            for (o, w) in weights.chunks_exact(inner).enumerate() {
-                for (i, &row) in rows.iter().enumerate() {
-                    give(o, i, dot(w, &x[row * inner..][..inner]));
+            for (o, weight) in weights.chunks_exact(inner).enumerate() {
+                for (&row, to) in rows.iter().zip(to.iter_mut()) {
+                    let input = &x[row * inner..][..inner];
+                    to[o] = dispatch_on(isa, Dot { weight, input });
                 }
             }
         }
         #[cfg(target_arch = "x86_64")]
         Input::Rounded(x) => {
-            passes(
-                matrix,
-                chunk,
-                x,
-                rows,
-                kernels::MOST_ROUNDED,
-                give,
-                kernels::rounded,
-            );
+            let mut group: [&[Rounded]; MOST] = [&[]; MOST];
+            let group = matrix.gather(x, rows, &mut group);
+            let weights = matrix.weights(&chunk);
+            if isa == Isa::Vnni {
+                // SAFETY: the instruction set was detected; the chunk is inside the matrix, and each row of the
+                // input has the spans of a weight row.
+                unsafe { tile::products(matrix.ggml_type, weights, group, to) };
+            } else {
+                let kernel = kernels::rounded;
+                passes(
+                    matrix.ggml_type,
+                    weights,
+                    group,
+                    kernels::MOST_ROUNDED,
+                    to,
+                    kernel,
+                );
+            }
         }
         #[cfg(target_arch = "x86_64")]
         Input::Floats(x) => {
+            let mut group: [&[Floats]; MOST] = [&[]; MOST];
+            let group = matrix.gather(x, rows, &mut group);
+            let (weights, kernel) = (matrix.weights(&chunk), kernels::floats);
             passes(
-                matrix,
-                chunk,
-                x,
-                rows,
+                matrix.ggml_type,
+                weights,
+                group,
                 kernels::MOST_FLOATS,
-                give,
-                kernels::floats,
+                to,
+                kernel,
             );
         }
     }
@@ -188,35 +234,24 @@ pub(super) fn products(
 /// [`products`], some rows of the input at a time.
 #[cfg(target_arch = "x86_64")]
 fn passes<I>(
-    matrix: Matrix<'_>,
-    chunk: Range<usize>,
-    x: &[I],
-    rows: &[usize],
+    ggml_type: GgmlType,
+    weights: kernels::Weights,
+    x: &[&[I]],
     most: usize,
-    mut give: impl FnMut(usize, usize, f32),
+    to: &mut [[f32; CHUNK]],
     kernel: unsafe fn(GgmlType, kernels::Weights, &[&[I]], &mut [f32]),
 ) {
-    let spans = matrix.inner.div_ceil(input::SPAN);
-    let weights = kernels::Weights {
-        start: matrix.bytes[chunk.start * matrix.row..].as_ptr(),
-        row: matrix.row,
-        count: chunk.len(),
-    };
     let mut out = [0.0; CHUNK * kernels::MOST_ROUNDED];
     let mut done = 0;
-    while done < rows.len() {
-        let n = kernels::pass(rows.len() - done, most);
-        let mut group: [&[I]; kernels::MOST_ROUNDED] = [&[]; kernels::MOST_ROUNDED];
-        for (slot, &row) in group.iter_mut().zip(&rows[done..done + n]) {
-            *slot = &x[row * spans..][..spans];
-        }
-        let out = &mut out[..chunk.len() * n];
-        // SAFETY: only inputs made for a processor with the instruction set come here; the chunk is inside
-        // the matrix, and each row of the input has the spans of a weight row.
-        unsafe { kernel(matrix.ggml_type, weights, &group[..n], out) };
+    while done < x.len() {
+        let n = kernels::pass(x.len() - done, most);
+        let out = &mut out[..weights.count * n];
+        // SAFETY: only inputs made for a processor with the instruction set come here; the weights are inside
+        // their matrix, and each row of the input has the spans of a weight row.
+        unsafe { kernel(ggml_type, weights, &x[done..done + n], out) };
         for (o, products) in out.chunks_exact(n).enumerate() {
-            for (i, &product) in products.iter().enumerate() {
-                give(o, done + i, product);
+            for (to, &product) in to[done..].iter_mut().zip(products) {
+                to[o] = product;
             }
         }
         done += n;
