@@ -9,7 +9,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::dense::{End, product};
-use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::simd::{Isa, Kernel, Simd, ask, dispatch_on};
 use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 
 /// Input rows that meet a few weight rows at a time.
@@ -26,11 +26,14 @@ const PANEL: usize = 128;
 /// Dot products of `W` weight rows with `N` input rows, all of `len` elements. Each is one chain of
 /// multiply-adds a lane, whatever `W` and `N`; those of other rows hide its latency.
 ///
+/// Several rows at a time are not how memory is fastest: if `ASK`, as many bytes behind the weight rows, which
+/// come next, are asked for in their order.
+///
 /// # Safety
 ///
 /// The instruction set is `S`'s, and all rows are readable over `len` elements.
 #[inline(always)]
-unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize>(
+unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize, const ASK: bool>(
     weights: [*const E; W],
     inputs: [*const f32; N],
     len: usize,
@@ -40,6 +43,14 @@ unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize>(
         let mut sums = [[S::zero(); N]; W];
         let mut at = 0;
         while at + S::LANES <= len {
+            if ASK {
+                let step = W * S::LANES * size_of::<E>();
+                let next = weights[W - 1].wrapping_add(len).cast::<u8>();
+                let next = next.wrapping_add(at / S::LANES * step);
+                for line in 0..step.div_ceil(64) {
+                    ask(next.wrapping_add(64 * line));
+                }
+            }
             let mut wide = [S::zero(); W];
             for w in 0..W {
                 wide[w] = E::load::<S>(weights[w].add(at));
@@ -81,7 +92,7 @@ impl<E: Element> Kernel for Dot<'_, E> {
         assert_eq!(self.input.len(), len);
         let (w, x) = (self.weight.as_ptr(), self.input.as_ptr());
         // SAFETY: the caller dispatched to a processor with `S`; the rows are as long as just seen.
-        let [[dot]] = unsafe { dots::<S, E, 1, 1>([w], [x], len) };
+        let [[dot]] = unsafe { dots::<S, E, 1, 1, false>([w], [x], len) };
         dot
     }
 }
@@ -173,7 +184,13 @@ impl<E: Element> DotRows<'_, E> {
             inputs[n] = x[n].as_ptr();
         }
         // SAFETY: the caller's contract.
-        let dots = unsafe { dots::<S, E, W, N>(rows, inputs, inner) };
+        let dots = unsafe {
+            if at == 0 && W > 1 {
+                dots::<S, E, W, N, true>(rows, inputs, inner)
+            } else {
+                dots::<S, E, W, N, false>(rows, inputs, inner)
+            }
+        };
         for w in 0..W {
             let to = (first + w) * self.inputs.len() + at;
             self.out[to..to + N].copy_from_slice(&dots[w]);

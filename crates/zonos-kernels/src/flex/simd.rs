@@ -171,18 +171,26 @@ pub(crate) fn dispatch_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     unsafe { kernel.run::<Plain<8>>() }
 }
 
+/// Asks for the cache line of an address, which need not be readable.
+#[inline(always)]
+pub(crate) fn ask(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: part of SSE, which every x86-64 has; it has no effect but in caches, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Asks for the cache line of `values[index]`; nothing happens beyond the end, or where there is no
 /// such instruction.
 #[inline(always)]
 pub(crate) fn prefetch(values: &[f32], index: usize) {
-    #[cfg(target_arch = "x86_64")]
     if index < values.len() {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: part of SSE, which every x86-64 has; the address is inside the slice.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().add(index).cast()) };
+        ask(values[index..].as_ptr().cast());
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (values, index);
 }
 
 /// Plain Rust, `N` lanes in an array.

@@ -12,6 +12,7 @@ use std::arch::x86_64::*;
 
 use zonos_gguf::GgmlType;
 
+use super::super::simd;
 use super::formats::*;
 use super::input::{Floats, Rounded, SLICE, SPAN};
 
@@ -85,14 +86,11 @@ loops!(SPAN, long_rounded, long_floats: Q2K Q3K Q4K Q5K Q6K Iq4Xs);
 
 /// Asks for the `size` bytes that come some time after those at `block`. They need not be readable.
 #[inline(always)]
-unsafe fn ask(block: *const u8, size: usize) {
-    // SAFETY: asking for a line has no effect but in caches, whatever the address.
-    unsafe {
-        let mut at = 0;
-        while at < size {
-            _mm_prefetch::<_MM_HINT_T0>(block.wrapping_add(AHEAD + at).cast());
-            at += 64;
-        }
+fn ask(block: *const u8, size: usize) {
+    let mut at = 0;
+    while at < size {
+        simd::ask(block.wrapping_add(AHEAD + at));
+        at += 64;
     }
 }
 

@@ -51,7 +51,7 @@ unsafe fn halves(bits: &[u16; ROWS]) -> __m512 {
     unsafe { _mm512_cvtph_ps(_mm256_load_si256(bits.as_ptr().cast())) }
 }
 
-/// The integer scales of one slice or half slice as floats, from [`Heads::scales`] with its bytes turned.
+/// The integer scales of one slice or half slice as floats, from [`turn_bytes`].
 #[inline(always)]
 unsafe fn integers(bytes: __m128i, signed: bool) -> __m512 {
     unsafe {
@@ -63,12 +63,11 @@ unsafe fn integers(bytes: __m128i, signed: bool) -> __m512 {
     }
 }
 
-/// Sixteen rows of four bytes: in lane `i` of 128 bits, byte `i` of each row.
+/// Four bytes of each row: byte `i` of each.
 #[inline(always)]
-unsafe fn turn_bytes(words: &[u32; ROWS]) -> [__m128i; 4] {
+unsafe fn turn_bytes(words: __m512i) -> [__m128i; 4] {
     unsafe {
         let fours = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let words = _mm512_load_si512(words.as_ptr().cast());
         let words = _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(fours));
         let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         let bytes = _mm512_permutexvar_epi32(order, words);
@@ -96,47 +95,47 @@ unsafe fn take_off<F: Tiled>(scales: __m512, to: *mut f32) {
 #[inline(always)]
 unsafe fn pack<F: Tiled>(rows: &Rows, next: *const u8, slices: usize, panel: *mut Panel) {
     unsafe {
-        let mut heads = std::mem::MaybeUninit::<Heads>::uninit();
-        let heads = heads.as_mut_ptr();
-        // Written a number at a time and read a vector at a time, so not just after: the codes come between.
-        F::heads(rows, slices, heads);
-        F::codes(rows, heads, next, slices, (&raw mut (*panel).codes).cast());
+        let codes = (&raw mut (*panel).codes).cast();
+        let scale = |place: usize| (&raw mut (*panel).scales[place]).cast::<f32>();
+        let minimum = |place: usize| (&raw mut (*panel).minima[place]).cast::<f32>();
         if F::VALUES == SLICE {
+            let mut heads = std::mem::MaybeUninit::<Heads>::uninit();
+            let heads = heads.as_mut_ptr();
+            // Written a number at a time and read a vector at a time, so not just after: the codes come
+            // between.
+            F::heads(rows, slices, heads);
+            F::codes(rows, heads, next, slices, codes);
             for j in 0..slices {
                 let scales = halves(&(*heads).d[j]);
-                _mm512_store_ps((&raw mut (*panel).scales[j]).cast(), scales);
+                _mm512_store_ps(scale(j), scales);
                 if F::MINIMUM {
-                    let minima = halves(&(*heads).minimum[j]);
-                    _mm512_store_ps((&raw mut (*panel).minima[j]).cast(), minima);
+                    _mm512_store_ps(minimum(j), halves(&(*heads).minimum[j]));
                 } else {
-                    take_off::<F>(scales, (&raw mut (*panel).minima[j]).cast());
+                    take_off::<F>(scales, minimum(j));
                 }
             }
             return;
         }
-        let d = halves(&(*heads).d[0]);
-        let groups = if F::HALVES { 4 } else { 2 };
-        for g in 0..groups {
-            let bytes = turn_bytes(&(*heads).scales[g]);
+        F::codes(rows, std::ptr::null(), next, slices, codes);
+        let head = F::head(rows);
+        let factor = _mm512_sub_ps(_mm512_setzero_ps(), head.minimum);
+        for g in 0..if F::HALVES { 4 } else { 2 } {
+            let scales = turn_bytes(head.scales[g]);
+            let minima = turn_bytes(head.minima[g]);
             for i in 0..4 {
+                let place = if F::ALTERNATE { 2 * i + g } else { 4 * g + i };
                 // A half times an integer of 8 bits is exact.
-                let mut scales = integers(bytes[i], F::SIGNED_SCALES);
+                let mut scales = integers(scales[i], F::SIGNED_SCALES);
                 if F::SCALES_ABOVE > 0.0 {
                     scales = _mm512_sub_ps(scales, _mm512_set1_ps(F::SCALES_ABOVE));
                 }
-                let scales = _mm512_mul_ps(scales, d);
-                _mm512_store_ps((&raw mut (*panel).scales[4 * g + i]).cast(), scales);
-                take_off::<F>(scales, (&raw mut (*panel).minima[4 * g + i]).cast());
-            }
-        }
-        if F::MINIMUM {
-            let minimum = halves(&(*heads).minimum[0]);
-            let minimum = _mm512_sub_ps(_mm512_setzero_ps(), minimum);
-            for g in 0..groups {
-                let bytes = turn_bytes(&(*heads).minima[g]);
-                for i in 0..4 {
-                    let minima = _mm512_mul_ps(integers(bytes[i], false), minimum);
-                    _mm512_store_ps((&raw mut (*panel).minima[4 * g + i]).cast(), minima);
+                let scales = _mm512_mul_ps(scales, head.d);
+                _mm512_store_ps(scale(place), scales);
+                if F::MINIMUM {
+                    let minima = _mm512_mul_ps(integers(minima[i], false), factor);
+                    _mm512_store_ps(minimum(place), minima);
+                } else {
+                    take_off::<F>(scales, minimum(place));
                 }
             }
         }

@@ -12,6 +12,7 @@ use std::arch::x86_64::*;
 
 use zonos_gguf::blocks::iq4::GRID;
 
+use super::super::simd;
 use super::formats::*;
 use super::input::{SLICE, SLICES, SPAN};
 
@@ -48,17 +49,13 @@ impl Rows {
     }
 }
 
-/// The heads of a span's blocks, a row a lane.
+/// The heads of a span's short blocks, a row a lane.
 #[repr(C, align(64))]
 pub(super) struct Heads {
-    /// Halves: a scale of each slice for short formats, the blocks' own for long ones.
+    /// Halves.
     pub(super) d: [[u16; 16]; SLICES],
     pub(super) minimum: [[u16; 16]; SLICES],
-    /// Fifth bits of the slices of short formats.
     fifth: [[u32; 16]; SLICES],
-    /// Integer scales, four bytes of each row.
-    pub(super) scales: [[u32; 16]; 4],
-    pub(super) minima: [[u32; 16]; 4],
 }
 
 /// Writes a number as it is: compilers that see sixteen of them gather them in a vector, which is slower.
@@ -70,15 +67,16 @@ unsafe fn put<T>(to: *mut T, value: T) {
 /// A slice of sixteen rows: vectors of four codes of each.
 pub(super) type Slice = [__m512i; 8];
 
-/// What the slices of a block of 256 values share.
-#[derive(Clone, Copy, Default)]
-struct Head {
-    /// The bits of the block's scale, and of what its minima are multiplied with.
-    d: u16,
-    minimum: u16,
-    /// A byte for each slice or half slice.
-    scales: [u32; 4],
-    minima: [u32; 4],
+/// What the slices of blocks of 256 values share, a row a lane.
+pub(super) struct Head {
+    /// What integer scales are multiplied with.
+    pub(super) d: __m512,
+    /// What integer minima are multiplied with.
+    pub(super) minimum: __m512,
+    /// Integer scales, four bytes of each row. Vector `g` has those of slices or half slices from `4 g` on, or
+    /// those of every other slice from `g` on where [`Tiled::ALTERNATE`].
+    pub(super) scales: [__m512i; 4],
+    pub(super) minima: [__m512i; 4],
 }
 
 /// A format whose rows can lie side by side.
@@ -100,8 +98,14 @@ pub(super) trait Tiled: Format {
     const SCALES_ABOVE: f32 = 0.0;
     /// Whether integer scales are signed bytes.
     const SIGNED_SCALES: bool = false;
-    /// What the first `slices` slices of sixteen rows are multiplied with.
-    unsafe fn heads(rows: &Rows, slices: usize, to: *mut Heads);
+    /// Whether integer scales of every other slice lie together.
+    const ALTERNATE: bool = false;
+    /// What the first `slices` slices of sixteen rows are multiplied with, for short blocks.
+    unsafe fn heads(_: &Rows, _: usize, _: *mut Heads) {}
+    /// What slices share, for blocks of 256 values.
+    unsafe fn head(_: &Rows) -> Head {
+        unreachable!("short blocks have no such head")
+    }
     /// The codes of the first `slices` slices of sixteen rows, four neighbouring ones of each row in a vector.
     /// On the way as many bytes from `next` on are asked for.
     unsafe fn codes(
@@ -117,11 +121,10 @@ pub(super) trait Tiled: Format {
 ///
 /// A few lines at a time: more at once than the processor keeps track of would hold it up.
 #[inline(always)]
-unsafe fn ask<const BYTES: usize, const OF: usize>(next: *const u8, i: usize) {
+fn ask<const BYTES: usize, const OF: usize>(next: *const u8, i: usize) {
     let lines = BYTES.div_ceil(64);
     for line in i * lines / OF..(i + 1) * lines / OF {
-        // SAFETY: asking for a line has no effect but in caches, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(64 * line).cast()) };
+        simd::ask(next.wrapping_add(64 * line));
     }
 }
 
@@ -194,6 +197,27 @@ unsafe fn turn_short(rows: &Rows, at: usize) -> [__m512i; 4] {
             fours[i] = load_short(rows.at(i), rows.at(i + 4), rows.at(i + 8), rows.at(i + 12));
         }
         turn_words(fours)
+    }
+}
+
+/// A half of each row at `at`.
+#[inline(always)]
+unsafe fn words(rows: &Rows, at: usize) -> __m256i {
+    unsafe {
+        let rows = rows.from(at);
+        let mut both = [_mm_setzero_si128(); 2];
+        for i in 0..2 {
+            let at = |r: usize| i32::from(half(rows.at(8 * i + r)));
+            let v = _mm_cvtsi32_si128(at(0));
+            let v = _mm_insert_epi16::<1>(v, at(1));
+            let v = _mm_insert_epi16::<2>(v, at(2));
+            let v = _mm_insert_epi16::<3>(v, at(3));
+            let v = _mm_insert_epi16::<4>(v, at(4));
+            let v = _mm_insert_epi16::<5>(v, at(5));
+            let v = _mm_insert_epi16::<6>(v, at(6));
+            both[i] = _mm_insert_epi16::<7>(v, at(7));
+        }
+        _mm256_set_m128i(both[1], both[0])
     }
 }
 
@@ -350,41 +374,40 @@ short! {
     Iq4Nl: false, 128, None, |rows, _none| turn_on_grid(rows, 2);
 }
 
-macro_rules! long_heads {
-    ($head:ident) => {
-        #[inline(always)]
-        unsafe fn heads(rows: &Rows, _: usize, to: *mut Heads) {
-            unsafe {
-                for r in 0..16 {
-                    let head = $head(rows.at(r));
-                    put(&raw mut (*to).d[0][r], head.d);
-                    if <Self as Tiled>::MINIMUM {
-                        put(&raw mut (*to).minimum[0][r], head.minimum);
-                    }
-                    for g in 0..if Self::HALVES { 4 } else { 2 } {
-                        put(&raw mut (*to).scales[g][r], head.scales[g]);
-                        if <Self as Tiled>::MINIMUM {
-                            put(&raw mut (*to).minima[g][r], head.minima[g]);
-                        }
-                    }
-                }
-            }
-        }
-    };
+/// The halves in the lower or upper words of lanes, as floats.
+#[inline(always)]
+unsafe fn halves(words: __m512i, upper: bool) -> __m512 {
+    unsafe {
+        let words = if upper {
+            _mm512_srli_epi32::<16>(words)
+        } else {
+            words
+        };
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words))
+    }
 }
 
-/// Scales and minima of six bits at `block + 4`.
+/// A byte in all bytes of a word.
 #[inline(always)]
-unsafe fn six_bits(block: *const u8) -> Head {
+unsafe fn and(words: __m512i, byte: u8) -> __m512i {
+    unsafe { _mm512_and_si512(words, bytes(byte)) }
+}
+
+/// Scales and minima of six bits: `d`, `dmin` and three words.
+#[inline(always)]
+unsafe fn six_bits(rows: &Rows) -> Head {
     unsafe {
-        let (a, b, c) = (word(block.add(4)), word(block.add(8)), word(block.add(12)));
-        let low = |x: u32| x & 0x3F3F_3F3F;
-        let high = |nibbles: u32, pairs: u32| nibbles & 0x0F0F_0F0F | pairs >> 2 & 0x3030_3030;
+        let [both, a, b, c] = turn_short(rows, 0);
+        // Bits of neighbouring bytes that come along are masked away.
+        let high = |nibbles, pairs| {
+            _mm512_or_si512(and(nibbles, 0x0F), and(_mm512_srli_epi32::<2>(pairs), 0x30))
+        };
+        let zero = _mm512_setzero_si512();
         Head {
-            d: half(block),
-            minimum: half(block.add(2)),
-            scales: [low(a), high(c, a), 0, 0],
-            minima: [low(b), high(c >> 4, b), 0, 0],
+            d: halves(both, false),
+            minimum: halves(both, true),
+            scales: [and(a, 0x3F), high(c, a), zero, zero],
+            minima: [and(b, 0x3F), high(_mm512_srli_epi32::<4>(c), b), zero, zero],
         }
     }
 }
@@ -406,7 +429,32 @@ impl Tiled for Q4K {
             }
         }
     }
-    long_heads!(six_bits);
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe { six_bits(rows) }
+    }
+}
+
+/// A pair of slices of Q5_K. Shifts are known when compiled.
+#[inline(always)]
+unsafe fn five_bits<const PAIR: usize>(
+    rows: &Rows,
+    fifth: &[__m512i; 8],
+    next: *const u8,
+    to: *mut Slice,
+) {
+    unsafe {
+        let both = turn(rows, 48 + 32 * PAIR);
+        for q in 0..8 {
+            ask::<{ 16 * Q5K::SIZE }, 32>(next, 8 * PAIR + q);
+            for u in 0..2 {
+                let j = 2 * PAIR + u;
+                let low = bits(both[q], 4 * u as i32, 15);
+                let high = bits(fifth[q], j as i32 - 4, 16);
+                (*to.add(j))[q] = _mm512_or_si512(low, high);
+            }
+        }
+    }
 }
 
 impl Tiled for Q5K {
@@ -417,33 +465,15 @@ impl Tiled for Q5K {
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
             let fifth = turn(rows, 16);
-            for pair in 0..4 {
-                let both = turn(rows, 48 + 32 * pair);
-                for q in 0..8 {
-                    ask::<{ 16 * Self::SIZE }, 32>(next, 8 * pair + q);
-                    for u in 0..2 {
-                        let j = 2 * pair + u;
-                        let low = bits(both[q], 4 * u as i32, 15);
-                        let high = bits(fifth[q], j as i32 - 4, 16);
-                        (*to.add(j))[q] = _mm512_or_si512(low, high);
-                    }
-                }
-            }
+            five_bits::<0>(rows, &fifth, next, to);
+            five_bits::<1>(rows, &fifth, next, to);
+            five_bits::<2>(rows, &fifth, next, to);
+            five_bits::<3>(rows, &fifth, next, to);
         }
     }
-    long_heads!(six_bits);
-}
-
-/// Of Q6K.
-#[inline(always)]
-unsafe fn q6_head(block: *const u8) -> Head {
-    unsafe {
-        let at = |i: usize| word(block.add(192 + 4 * i));
-        Head {
-            d: half(block.add(208)),
-            scales: [at(0), at(1), at(2), at(3)],
-            ..Head::default()
-        }
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe { six_bits(rows) }
     }
 }
 
@@ -472,30 +502,36 @@ impl Tiled for Q6K {
             }
         }
     }
-    long_heads!(q6_head);
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe {
+            Head {
+                d: _mm512_cvtph_ps(words(rows, 208)),
+                minimum: _mm512_setzero_ps(),
+                scales: turn_short(rows, 192),
+                minima: [_mm512_setzero_si512(); 4],
+            }
+        }
+    }
 }
 
-/// Of Q3K.
+/// Half the slices of Q3_K. Shifts are known when compiled.
 #[inline(always)]
-unsafe fn q3_head(block: *const u8) -> Head {
+unsafe fn three_bits<const HALF: usize>(
+    rows: &Rows,
+    upper: &[__m512i; 8],
+    next: *const u8,
+    to: *mut Slice,
+) {
     unsafe {
-        let (a, b, c) = (
-            word(block.add(96)),
-            word(block.add(100)),
-            word(block.add(104)),
-        );
-        let join = |nibbles: u32, at: u32, pairs: u32| {
-            nibbles >> at & 0x0F0F_0F0F | (pairs & 0x0303_0303) << 4
-        };
-        Head {
-            d: half(block.add(108)),
-            scales: [
-                join(a, 0, c),
-                join(b, 0, c >> 2),
-                join(a, 4, c >> 4),
-                join(b, 4, c >> 6),
-            ],
-            ..Head::default()
+        let four = turn(rows, 32 + 32 * HALF);
+        for q in 0..8 {
+            ask::<{ 16 * Q3K::SIZE }, 16>(next, 8 * HALF + q);
+            for u in 0..4 {
+                let low = bits(four[q], 2 * u as i32, 3);
+                let high = bits(upper[q], (4 * HALF + u) as i32 - 2, 4);
+                (*to.add(4 * HALF + u))[q] = _mm512_or_si512(low, high);
+            }
         }
     }
 }
@@ -510,33 +546,34 @@ impl Tiled for Q3K {
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
             let upper = turn(rows, 0);
-            for h in 0..2 {
-                let four = turn(rows, 32 + 32 * h);
-                for q in 0..8 {
-                    ask::<{ 16 * Self::SIZE }, 16>(next, 8 * h + q);
-                    for u in 0..4 {
-                        let low = bits(four[q], 2 * u as i32, 3);
-                        let high = bits(upper[q], (4 * h + u) as i32 - 2, 4);
-                        (*to.add(4 * h + u))[q] = _mm512_or_si512(low, high);
-                    }
-                }
-            }
+            three_bits::<0>(rows, &upper, next, to);
+            three_bits::<1>(rows, &upper, next, to);
         }
     }
-    long_heads!(q3_head);
-}
-
-/// Of Q2K.
-#[inline(always)]
-unsafe fn q2_head(block: *const u8) -> Head {
-    unsafe {
-        let at = |i: usize| word(block.add(4 * i));
-        let both = [at(0), at(1), at(2), at(3)];
-        Head {
-            d: half(block.add(80)),
-            minimum: half(block.add(82)),
-            scales: both.map(|v| v & 0x0F0F_0F0F),
-            minima: both.map(|v| v >> 4 & 0x0F0F_0F0F),
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe {
+            // The last sixteen bytes: two of codes, three words, `d`.
+            let [p, q, r, s] = turn_short(rows, 94);
+            let across = |low, high| {
+                _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_slli_epi32::<16>(high))
+            };
+            let (a, b, c) = (across(p, q), across(q, r), across(r, s));
+            let join = |nibbles, pairs| {
+                let pairs = _mm512_slli_epi32::<4>(and(pairs, 3));
+                _mm512_or_si512(and(nibbles, 15), pairs)
+            };
+            Head {
+                d: halves(s, true),
+                minimum: _mm512_setzero_ps(),
+                scales: [
+                    join(a, c),
+                    join(b, _mm512_srli_epi32::<2>(c)),
+                    join(_mm512_srli_epi32::<4>(a), _mm512_srli_epi32::<4>(c)),
+                    join(_mm512_srli_epi32::<4>(b), _mm512_srli_epi32::<6>(c)),
+                ],
+                minima: [_mm512_setzero_si512(); 4],
+            }
         }
     }
 }
@@ -560,27 +597,22 @@ impl Tiled for Q2K {
             }
         }
     }
-    long_heads!(q2_head);
-}
-
-/// Of Iq4Xs.
-#[inline(always)]
-unsafe fn iq4_head(block: *const u8) -> Head {
-    unsafe {
-        // Nibbles and pairs of bits moved apart, into a byte each.
-        let mut low = u64::from(word(block.add(4)));
-        low = (low | low << 16) & 0x0000_FFFF_0000_FFFF;
-        low = (low | low << 8) & 0x00FF_00FF_00FF_00FF;
-        low = (low | low << 4) & 0x0F0F_0F0F_0F0F_0F0F;
-        let mut high = u64::from(half(block.add(2)));
-        high = (high | high << 24) & 0x0000_00FF_0000_00FF;
-        high = (high | high << 12) & 0x000F_000F_000F_000F;
-        high = (high | high << 6) & 0x0303_0303_0303_0303;
-        let scales = low | high << 4;
-        Head {
-            d: half(block),
-            scales: [scales as u32, (scales >> 32) as u32, 0, 0],
-            ..Head::default()
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe {
+            // The block's last sixteen bytes end with `d` and `dmin`.
+            let [_, _, _, both] = turn_short(rows, 68);
+            let mut head = Head {
+                d: halves(both, false),
+                minimum: halves(both, true),
+                scales: turn_short(rows, 0),
+                minima: [_mm512_setzero_si512(); 4],
+            };
+            for g in 0..4 {
+                head.minima[g] = and(_mm512_srli_epi32::<4>(head.scales[g]), 15);
+                head.scales[g] = and(head.scales[g], 15);
+            }
+            head
         }
     }
 }
@@ -590,6 +622,7 @@ impl Tiled for Iq4Xs {
     const MINIMUM: bool = false;
     const ABOVE: u32 = 128;
     const SCALES_ABOVE: f32 = 32.0;
+    const ALTERNATE: bool = true;
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
@@ -599,5 +632,27 @@ impl Tiled for Iq4Xs {
             }
         }
     }
-    long_heads!(iq4_head);
+    #[inline(always)]
+    unsafe fn head(rows: &Rows) -> Head {
+        unsafe {
+            let [both, low, _, _] = turn_short(rows, 0);
+            // Two slices' upper bits in each nibble, moved apart, into a byte each.
+            let high = _mm512_srli_epi32::<16>(both);
+            let high = _mm512_or_si512(high, _mm512_slli_epi32::<8>(high));
+            let high = _mm512_and_si512(high, _mm512_set1_epi32(0x00FF_00FF));
+            let high = and(_mm512_or_si512(high, _mm512_slli_epi32::<4>(high)), 15);
+            let join = |nibbles, pairs| {
+                let pairs = _mm512_slli_epi32::<4>(and(pairs, 3));
+                _mm512_or_si512(and(nibbles, 15), pairs)
+            };
+            let zero = _mm512_setzero_si512();
+            let odd = join(_mm512_srli_epi32::<4>(low), _mm512_srli_epi32::<2>(high));
+            Head {
+                d: halves(both, false),
+                minimum: _mm512_setzero_ps(),
+                scales: [join(low, high), odd, zero, zero],
+                minima: [zero; 4],
+            }
+        }
+    }
 }
