@@ -20,7 +20,7 @@ use super::CHUNK;
 use super::formats::*;
 use super::input::{Rounded, SLICE, SLICES, SPAN};
 use super::kernels::{Weights, by_format};
-use super::tile_formats::{Heads, Rows, Tiled};
+use super::tile_formats::{Heads, Rows, Tiled, ask_rest};
 
 /// Weight rows of a panel: lanes of a vector.
 const ROWS: usize = 16;
@@ -51,32 +51,33 @@ unsafe fn halves(bits: &[u16; ROWS]) -> __m512 {
     unsafe { _mm512_cvtph_ps(_mm256_load_si256(bits.as_ptr().cast())) }
 }
 
-/// The integer scales of one slice or half slice as floats, from [`turn_bytes`].
+/// Four bytes of each row: byte `i` of each.
+#[repr(C, align(64))]
+struct Turned([[u8; ROWS]; 4]);
+
 #[inline(always)]
-unsafe fn integers(bytes: __m128i, signed: bool) -> __m512 {
+unsafe fn turn_bytes(words: __m512i) -> Turned {
     unsafe {
+        let fours = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        let words = _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(fours));
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        let mut turned = Turned([[0; ROWS]; 4]);
+        let bytes = _mm512_permutexvar_epi32(order, words);
+        _mm512_store_si512((&raw mut turned.0).cast(), bytes);
+        turned
+    }
+}
+
+/// Integer scales as floats.
+#[inline(always)]
+unsafe fn integers(bytes: &[u8; ROWS], signed: bool) -> __m512 {
+    unsafe {
+        let bytes = _mm_load_si128(bytes.as_ptr().cast());
         _mm512_cvtepi32_ps(if signed {
             _mm512_cvtepi8_epi32(bytes)
         } else {
             _mm512_cvtepu8_epi32(bytes)
         })
-    }
-}
-
-/// Four bytes of each row: byte `i` of each.
-#[inline(always)]
-unsafe fn turn_bytes(words: __m512i) -> [__m128i; 4] {
-    unsafe {
-        let fours = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let words = _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(fours));
-        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let bytes = _mm512_permutexvar_epi32(order, words);
-        [
-            _mm512_extracti32x4_epi32::<0>(bytes),
-            _mm512_extracti32x4_epi32::<1>(bytes),
-            _mm512_extracti32x4_epi32::<2>(bytes),
-            _mm512_extracti32x4_epi32::<3>(bytes),
-        ]
     }
 }
 
@@ -103,7 +104,7 @@ unsafe fn pack<F: Tiled>(rows: &Rows, next: *const u8, slices: usize, panel: *mu
             let heads = heads.as_mut_ptr();
             // Written a number at a time and read a vector at a time, so not just after: the codes come
             // between.
-            F::heads(rows, slices, heads);
+            F::heads(rows, next, slices, heads);
             F::codes(rows, heads, next, slices, codes);
             for j in 0..slices {
                 let scales = halves(&(*heads).d[j]);
@@ -125,14 +126,14 @@ unsafe fn pack<F: Tiled>(rows: &Rows, next: *const u8, slices: usize, panel: *mu
             for i in 0..4 {
                 let place = if F::ALTERNATE { 2 * i + g } else { 4 * g + i };
                 // A half times an integer of 8 bits is exact.
-                let mut scales = integers(scales[i], F::SIGNED_SCALES);
+                let mut scales = integers(&scales.0[i], F::SIGNED_SCALES);
                 if F::SCALES_ABOVE > 0.0 {
                     scales = _mm512_sub_ps(scales, _mm512_set1_ps(F::SCALES_ABOVE));
                 }
                 let scales = _mm512_mul_ps(scales, head.d);
                 _mm512_store_ps(scale(place), scales);
                 if F::MINIMUM {
-                    let minima = _mm512_mul_ps(integers(minima[i], false), factor);
+                    let minima = _mm512_mul_ps(integers(&minima.0[i], false), factor);
                     _mm512_store_ps(minimum(place), minima);
                 } else {
                     take_off::<F>(scales, minimum(place));
@@ -149,6 +150,7 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
     panels: *const [Panel; PANELS],
     x: [*const Rounded; M],
     slices: usize,
+    next: [*const u8; R],
     sums: *mut [f32; CHUNK],
 ) {
     unsafe {
@@ -159,10 +161,13 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
             }
         }
         for j in 0..slices {
+            for r in 0..R {
+                ask_rest::<F>(next[r], j);
+            }
             let parts = if F::HALVES { 2 } else { 1 };
             for part in 0..parts {
                 let place = parts * j + part;
-                // Two chains a sum, so that latency stays hidden.
+                // Two chains for the longer sums, so that latency stays hidden.
                 let mut acc = [[[_mm512_setzero_si512(); 2]; M]; R];
                 for q in part * QUADS / 2..QUADS / (parts - part) {
                     let mut codes = [_mm512_setzero_si512(); R];
@@ -173,8 +178,8 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
                         let four = (*x[m]).codes.as_ptr().add(SLICE * j + 4 * q);
                         let four = _mm512_set1_epi32(four.cast::<i32>().read_unaligned());
                         for r in 0..R {
-                            acc[r][m][q % 2] =
-                                _mm512_dpbusd_epi32(acc[r][m][q % 2], codes[r], four);
+                            let acc = &mut acc[r][m][if F::HALVES { 0 } else { q % 2 }];
+                            *acc = _mm512_dpbusd_epi32(*acc, codes[r], four);
                         }
                     }
                 }
@@ -182,7 +187,10 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
                     let scales = _mm512_load_ps((&raw const (*panels)[r].scales[place]).cast());
                     for m in 0..M {
                         let scale = _mm512_mul_ps(scales, _mm512_set1_ps((*x[m]).scale[j]));
-                        let sum = _mm512_add_epi32(acc[r][m][0], acc[r][m][1]);
+                        let mut sum = acc[r][m][0];
+                        if !F::HALVES {
+                            sum = _mm512_add_epi32(sum, acc[r][m][1]);
+                        }
                         let sum = _mm512_cvtepi32_ps(sum);
                         totals[r][m] = _mm512_fmadd_ps(sum, scale, totals[r][m]);
                     }
@@ -229,14 +237,15 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
         // as they are read; all bits are numbers.
         unsafe {
             let panels = panels.as_mut_ptr();
+            // What comes after this chunk is most likely next, and memory is fastest in order.
+            let part = ROWS * F::SIZE * SPAN / F::VALUES;
+            let next = start.wrapping_add(PANELS * ROWS * row + PANELS * s * part);
+            let mut next = [next, next.wrapping_add(part)];
             for p in 0..used {
                 let from = start.add(p * ROWS * row + bytes);
                 let present = (count - p * ROWS).min(ROWS);
                 if present == ROWS {
-                    // What comes after this chunk is most likely next, and memory is fastest in order.
-                    let part = ROWS * F::SIZE * SPAN / F::VALUES;
-                    let next = start.wrapping_add(PANELS * ROWS * row + (PANELS * s + p) * part);
-                    pack::<F>(&Rows::new(from, row), next, taken, &raw mut (*panels)[p]);
+                    pack::<F>(&Rows::new(from, row), next[p], taken, &raw mut (*panels)[p]);
                 } else {
                     // Rows that are missing are zeros.
                     let mut copy = [0u8; ROWS * LONGEST];
@@ -246,7 +255,7 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
                         std::ptr::copy_nonoverlapping(from.add(r * row), to, len);
                     }
                     let rows = Rows::new(copy.as_ptr(), LONGEST);
-                    pack::<F>(&rows, copy.as_ptr(), taken, &raw mut (*panels)[p]);
+                    pack::<F>(&rows, next[p], taken, &raw mut (*panels)[p]);
                 }
             }
             let mut done = 0;
@@ -256,7 +265,13 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
                 let left = x.len() - done;
                 macro_rules! go {
                     ($r:literal, $($m:literal),*) => {
-                        multiply::<F, $r, { [$($m),*].len() }>(panels, [$(at($m)),*], taken, sums)
+                        multiply::<F, $r, { [$($m),*].len() }>(
+                            panels,
+                            [$(at($m)),*],
+                            taken,
+                            std::array::from_fn(|r| next[r]),
+                            sums,
+                        )
                     };
                 }
                 match (used, left) {
@@ -270,6 +285,8 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
                     _ => go!(2, 0, 1, 2, 3),
                 }
                 done += left.min(GROUP);
+                // Once is enough: from here on what is asked for is near.
+                next = [panels.cast(); PANELS];
             }
         }
     }

@@ -101,13 +101,14 @@ pub(super) trait Tiled: Format {
     /// Whether integer scales of every other slice lie together.
     const ALTERNATE: bool = false;
     /// What the first `slices` slices of sixteen rows are multiplied with, for short blocks.
-    unsafe fn heads(_: &Rows, _: usize, _: *mut Heads) {}
+    unsafe fn heads(_: &Rows, _: *const u8, _: usize, _: *mut Heads) {}
     /// What slices share, for blocks of 256 values.
     unsafe fn head(_: &Rows) -> Head {
         unreachable!("short blocks have no such head")
     }
     /// The codes of the first `slices` slices of sixteen rows, four neighbouring ones of each row in a vector.
-    /// On the way as many bytes from `next` on are asked for.
+    /// On the way most of as many bytes from `next` on are asked for; the rest is left for the slices'
+    /// products, [`ask_rest`].
     unsafe fn codes(
         rows: &Rows,
         heads: *const Heads,
@@ -115,17 +116,6 @@ pub(super) trait Tiled: Format {
         slices: usize,
         to: *mut Slice,
     );
-}
-
-/// Asks for part `i` of `OF` of the `BYTES` bytes from `next` on. They need not be readable.
-///
-/// A few lines at a time: more at once than the processor keeps track of would hold it up.
-#[inline(always)]
-fn ask<const BYTES: usize, const OF: usize>(next: *const u8, i: usize) {
-    let lines = BYTES.div_ceil(64);
-    for line in i * lines / OF..(i + 1) * lines / OF {
-        simd::ask(next.wrapping_add(64 * line));
-    }
 }
 
 /// Two places of 32 bytes, one behind the other.
@@ -313,6 +303,57 @@ unsafe fn bits(v: __m512i, n: i32, mask: u8) -> __m512i {
     unsafe { _mm512_and_si512(right(v, n), bytes(mask)) }
 }
 
+/// Asks for what is left when slice `j` of a panel is multiplied.
+#[inline(always)]
+pub(super) fn ask_rest<F: Tiled>(next: *const u8, j: usize) {
+    let (lines, parts) = (lines::<F>(), parts::<F>());
+    let first = (parts - SLICES) * lines / parts;
+    let each = (lines - first).div_ceil(SLICES);
+    for line in 0..each {
+        simd::ask(next.wrapping_add(64 * (first + j * each + line)));
+    }
+}
+
+/// Cache lines of a panel's bytes.
+const fn lines<F: Tiled>() -> usize {
+    (16 * F::SIZE * (SPAN / F::VALUES)).div_ceil(64)
+}
+
+/// How often a panel's making and multiplying ask for more.
+const fn parts<F: Tiled>() -> usize {
+    SLICES * if F::VALUES == SLICE { 3 } else { 5 }
+}
+
+/// Asks for part `i` of a panel's bytes, 24 parts for short blocks and 40 for others. They need not be readable.
+///
+/// Evenly, a few lines at a time: more at once than the processor keeps track of would hold it up.
+#[inline(always)]
+fn ask_for<F: Tiled>(next: *const u8, i: usize) {
+    let (lines, parts) = (lines::<F>(), parts::<F>());
+    for line in i * lines / parts..(i + 1) * lines / parts {
+        simd::ask(next.wrapping_add(64 * line));
+    }
+}
+
+/// Calls a function for some constants.
+macro_rules! each {
+    ($function:ident $arguments:tt, $($i:literal)*) => {{$(
+        $function::<$i> $arguments;
+    )*}};
+}
+
+/// Calls a function for the slices there are.
+macro_rules! each_slice {
+    ($slices:expr, $function:ident $arguments:tt) => {
+        each_slice!($slices, $function $arguments, 0 1 2 3 4 5 6 7)
+    };
+    ($slices:expr, $function:ident $arguments:tt, $($j:literal)*) => {{$(
+        if $j < $slices {
+            $function::<$j> $arguments;
+        }
+    )*}};
+}
+
 macro_rules! short {
     ($($name:ident: $minimum:literal, $above:literal, $fifth:expr, |$rows:ident, $words:ident| $codes:expr;)*) => {$(
         impl Tiled for $name {
@@ -320,23 +361,26 @@ macro_rules! short {
             const MINIMUM: bool = $minimum;
             const ABOVE: u32 = $above;
             #[inline(always)]
-            unsafe fn heads(rows: &Rows, slices: usize, to: *mut Heads) {
-                unsafe {
-                    let fifth: Option<usize> = $fifth;
-                    for j in 0..slices {
-                        let rows = rows.from(j * Self::SIZE);
+            unsafe fn heads(rows: &Rows, next: *const u8, slices: usize, to: *mut Heads) {
+                #[inline(always)]
+                unsafe fn slice<const J: usize>(rows: &Rows, next: *const u8, to: *mut Heads) {
+                    unsafe {
+                        let fifth: Option<usize> = $fifth;
+                        ask_for::<$name>(next, J);
+                        let rows = rows.from(J * $name::SIZE);
                         for r in 0..16 {
                             let block = rows.at(r);
-                            put(&raw mut (*to).d[j][r], half(block));
-                            if <Self as Tiled>::MINIMUM {
-                                put(&raw mut (*to).minimum[j][r], half(block.add(2)));
+                            put(&raw mut (*to).d[J][r], half(block));
+                            if <$name as Tiled>::MINIMUM {
+                                put(&raw mut (*to).minimum[J][r], half(block.add(2)));
                             }
                             if let Some(at) = fifth {
-                                put(&raw mut (*to).fifth[j][r], word(block.add(at)));
+                                put(&raw mut (*to).fifth[J][r], word(block.add(at)));
                             }
                         }
                     }
                 }
+                unsafe { each_slice!(slices, slice(rows, next, to)) }
             }
             #[inline(always)]
             unsafe fn codes(
@@ -346,14 +390,21 @@ macro_rules! short {
                 slices: usize,
                 to: *mut Slice,
             ) {
-                unsafe {
-                    for j in 0..slices {
-                        ask::<{ 8 * 16 * Self::SIZE }, 8>(next, j);
-                        let $rows = &rows.from(j * Self::SIZE);
-                        let $words = &raw const (*heads).fifth[j];
-                        *to.add(j) = $codes;
+                #[inline(always)]
+                unsafe fn slice<const J: usize>(
+                    rows: &Rows,
+                    heads: *const Heads,
+                    next: *const u8,
+                    to: *mut Slice,
+                ) {
+                    unsafe {
+                        ask_for::<$name>(next, SLICES + J);
+                        let $rows = &rows.from(J * $name::SIZE);
+                        let $words = &raw const (*heads).fifth[J];
+                        *to.add(J) = $codes;
                     }
                 }
+                unsafe { each_slice!(slices, slice(rows, heads, next, to)) }
             }
         }
     )*};
@@ -412,6 +463,19 @@ unsafe fn six_bits(rows: &Rows) -> Head {
     }
 }
 
+/// A pair of slices of Q4_K.
+#[inline(always)]
+unsafe fn four_bits<const PAIR: usize>(rows: &Rows, next: *const u8, to: *mut Slice) {
+    unsafe {
+        let both = turn(rows, 16 + 32 * PAIR);
+        for q in 0..8 {
+            ask_for::<Q4K>(next, 8 * PAIR + q);
+            (*to.add(2 * PAIR))[q] = bits(both[q], 0, 15);
+            (*to.add(2 * PAIR + 1))[q] = bits(both[q], 4, 15);
+        }
+    }
+}
+
 impl Tiled for Q4K {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = true;
@@ -419,14 +483,10 @@ impl Tiled for Q4K {
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
-            for pair in 0..4 {
-                let both = turn(rows, 16 + 32 * pair);
-                for q in 0..8 {
-                    ask::<{ 16 * Self::SIZE }, 32>(next, 8 * pair + q);
-                    (*to.add(2 * pair))[q] = bits(both[q], 0, 15);
-                    (*to.add(2 * pair + 1))[q] = bits(both[q], 4, 15);
-                }
-            }
+            four_bits::<0>(rows, next, to);
+            four_bits::<1>(rows, next, to);
+            four_bits::<2>(rows, next, to);
+            four_bits::<3>(rows, next, to);
         }
     }
     #[inline(always)]
@@ -446,7 +506,7 @@ unsafe fn five_bits<const PAIR: usize>(
     unsafe {
         let both = turn(rows, 48 + 32 * PAIR);
         for q in 0..8 {
-            ask::<{ 16 * Q5K::SIZE }, 32>(next, 8 * PAIR + q);
+            ask_for::<Q5K>(next, 8 * PAIR + q);
             for u in 0..2 {
                 let j = 2 * PAIR + u;
                 let low = bits(both[q], 4 * u as i32, 15);
@@ -477,6 +537,27 @@ impl Tiled for Q5K {
     }
 }
 
+/// Two slices of half `H` of Q6_K, `V` and `V + 2`.
+#[inline(always)]
+unsafe fn six_bit_codes<const H: usize, const V: usize>(
+    rows: &Rows,
+    upper: &[__m512i; 8],
+    next: *const u8,
+    to: *mut Slice,
+) {
+    unsafe {
+        let both = turn(rows, 64 * H + 32 * V);
+        for q in 0..8 {
+            ask_for::<Q6K>(next, 16 * H + 8 * V + q);
+            for u in 0..2 {
+                let low = bits(both[q], 4 * u as i32, 15);
+                let high = bits(upper[q], 2 * (2 * u + V) as i32 - 4, 0x30);
+                (*to.add(4 * H + 2 * u + V))[q] = _mm512_or_si512(low, high);
+            }
+        }
+    }
+}
+
 impl Tiled for Q6K {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = false;
@@ -486,20 +567,12 @@ impl Tiled for Q6K {
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
-            for h in 0..2 {
-                let upper = turn(rows, 128 + 32 * h);
-                for v in 0..2 {
-                    let both = turn(rows, 64 * h + 32 * v);
-                    for q in 0..8 {
-                        ask::<{ 16 * Self::SIZE }, 32>(next, 16 * h + 8 * v + q);
-                        for u in 0..2 {
-                            let low = bits(both[q], 4 * u as i32, 15);
-                            let high = bits(upper[q], 2 * (2 * u + v) as i32 - 4, 0x30);
-                            (*to.add(4 * h + 2 * u + v))[q] = _mm512_or_si512(low, high);
-                        }
-                    }
-                }
-            }
+            let upper = turn(rows, 128);
+            six_bit_codes::<0, 0>(rows, &upper, next, to);
+            six_bit_codes::<0, 1>(rows, &upper, next, to);
+            let upper = turn(rows, 160);
+            six_bit_codes::<1, 0>(rows, &upper, next, to);
+            six_bit_codes::<1, 1>(rows, &upper, next, to);
         }
     }
     #[inline(always)]
@@ -515,23 +588,22 @@ impl Tiled for Q6K {
     }
 }
 
-/// Half the slices of Q3_K. Shifts are known when compiled.
+/// Vector `I % 8` of half the slices of Q3_K. What depends on `I` is known when compiled.
 #[inline(always)]
-unsafe fn three_bits<const HALF: usize>(
-    rows: &Rows,
+unsafe fn three_bits<const I: usize>(
+    four: &[__m512i; 8],
     upper: &[__m512i; 8],
     next: *const u8,
     to: *mut Slice,
 ) {
+    let (h, q) = (I / 8, I % 8);
+    ask_for::<Q3K>(next, 2 * I);
+    ask_for::<Q3K>(next, 2 * I + 1);
     unsafe {
-        let four = turn(rows, 32 + 32 * HALF);
-        for q in 0..8 {
-            ask::<{ 16 * Q3K::SIZE }, 16>(next, 8 * HALF + q);
-            for u in 0..4 {
-                let low = bits(four[q], 2 * u as i32, 3);
-                let high = bits(upper[q], (4 * HALF + u) as i32 - 2, 4);
-                (*to.add(4 * HALF + u))[q] = _mm512_or_si512(low, high);
-            }
+        for u in 0..4 {
+            let low = bits(four[q], 2 * u as i32, 3);
+            let high = bits(upper[q], (4 * h + u) as i32 - 2, 4);
+            (*to.add(4 * h + u))[q] = _mm512_or_si512(low, high);
         }
     }
 }
@@ -546,8 +618,10 @@ impl Tiled for Q3K {
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
             let upper = turn(rows, 0);
-            three_bits::<0>(rows, &upper, next, to);
-            three_bits::<1>(rows, &upper, next, to);
+            let four = turn(rows, 32);
+            each!(three_bits(&four, &upper, next, to), 0 1 2 3 4 5 6 7);
+            let four = turn(rows, 64);
+            each!(three_bits(&four, &upper, next, to), 8 9 10 11 12 13 14 15);
         }
     }
     #[inline(always)]
@@ -578,6 +652,18 @@ impl Tiled for Q3K {
     }
 }
 
+/// Vector `I % 8` of half the slices of Q2_K.
+#[inline(always)]
+unsafe fn two_bits<const I: usize>(four: &[__m512i; 8], next: *const u8, to: *mut Slice) {
+    ask_for::<Q2K>(next, 2 * I);
+    ask_for::<Q2K>(next, 2 * I + 1);
+    unsafe {
+        for u in 0..4 {
+            (*to.add(I / 8 * 4 + u))[I % 8] = bits(four[I % 8], 2 * u as i32, 3);
+        }
+    }
+}
+
 impl Tiled for Q2K {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = true;
@@ -586,15 +672,10 @@ impl Tiled for Q2K {
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
-            for h in 0..2 {
-                let four = turn(rows, 16 + 32 * h);
-                for q in 0..8 {
-                    ask::<{ 16 * Self::SIZE }, 16>(next, 8 * h + q);
-                    for u in 0..4 {
-                        (*to.add(4 * h + u))[q] = bits(four[q], 2 * u as i32, 3);
-                    }
-                }
-            }
+            let four = turn(rows, 16);
+            each!(two_bits(&four, next, to), 0 1 2 3 4 5 6 7);
+            let four = turn(rows, 48);
+            each!(two_bits(&four, next, to), 8 9 10 11 12 13 14 15);
         }
     }
     #[inline(always)]
@@ -626,10 +707,14 @@ impl Tiled for Iq4Xs {
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
-            for j in 0..8 {
-                ask::<{ 16 * Self::SIZE }, 8>(next, j);
-                *to.add(j) = turn_on_grid(rows, 8 + 16 * j);
+            #[inline(always)]
+            unsafe fn slice<const J: usize>(rows: &Rows, next: *const u8, to: *mut Slice) {
+                for i in 4 * J..4 * J + 4 {
+                    ask_for::<Iq4Xs>(next, i);
+                }
+                unsafe { *to.add(J) = turn_on_grid(rows, 8 + 16 * J) };
             }
+            each!(slice(rows, next, to), 0 1 2 3 4 5 6 7);
         }
     }
     #[inline(always)]
