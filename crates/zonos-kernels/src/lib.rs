@@ -20,7 +20,8 @@
 //! | [`ops::statistics_pooling`] | softmax, sums | one pass a channel, in cache |
 //!
 //! Every Flex kernel has a property test against the portable implementation, and picks AVX-512,
-//! AVX2 or plain code at run time: no build flag is needed.
+//! AVX2 or plain code at run time: no build flag is needed. The environment variable `ZONOS_ISA` names another
+//! than the best.
 
 // burn-ndarray is deprecated upstream; kept as a second, independent CPU implementation for golden-diff.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
@@ -41,3 +42,17 @@ pub use activations::Activations;
 pub use backend::SpeechBackend;
 pub use device::{DeviceError, parse_device, reads_blocks};
 pub use packed::{PackedTensor, expert_gate_up};
+
+/// Instruction sets that the CPU kernels can run with here, worst first, and the one that they use: the best, or
+/// what the environment variable `ZONOS_ISA` names. `plain` is any processor, `avx2` has FMA and F16C with it,
+/// `avx512` is AVX-512 F, `vnni` is AVX-512 F, BW, VL and VNNI. Without the `flex` feature there are no kernels.
+pub fn instruction_sets() -> (Vec<&'static str>, &'static str) {
+    #[cfg(feature = "flex")]
+    {
+        use flex::simd::Isa;
+        let here = Isa::available().into_iter().map(Isa::name).collect();
+        (here, Isa::best().name())
+    }
+    #[cfg(not(feature = "flex"))]
+    (Vec::new(), "none")
+}

@@ -184,6 +184,32 @@ fn the_doctor_finds_this_build_healthy() {
 }
 
 #[test]
+fn the_doctor_tells_which_instructions_run() {
+    let doctor = |isa: &str| {
+        let output = assert_cmd::Command::cargo_bin("zonos")
+            .unwrap()
+            .args(["doctor", "--json"])
+            .env("ZONOS_ISA", isa)
+            .output()
+            .unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        (report, String::from_utf8(output.stderr).unwrap())
+    };
+    let (plain, stderr) = doctor("plain");
+    assert_eq!(
+        (&plain["isa"], &plain["passed"]),
+        (&"plain".into(), &true.into())
+    );
+    assert_eq!(stderr, "");
+    let (best, stderr) = doctor("neon9");
+    assert_ne!(best["isa"], "neon9");
+    assert!(
+        stderr.contains("neon9") && stderr.contains("plain"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn completions_and_manual_pages() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(0, &["completions", shell]).stdout;

@@ -96,11 +96,35 @@ pub(crate) enum Isa {
     Vnni,
 }
 
+/// Names an instruction set, as [`Isa::name`] does, to use instead of the processor's best.
+const CHOICE: &str = "ZONOS_ISA";
+
 impl Isa {
-    /// The best instruction set of this processor.
+    /// The instruction set that kernels run with: the best of this processor, or the one that `$ZONOS_ISA`
+    /// names, if the processor has it.
     pub(crate) fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available().last().copied().unwrap_or(Isa::Plain))
+        *BEST.get_or_init(|| {
+            let here = Self::available();
+            let named = std::env::var(CHOICE).ok();
+            let named = here.iter().find(|isa| named.as_deref() == Some(isa.name()));
+            named.or(here.last()).copied().unwrap_or(Isa::Plain)
+        })
+    }
+
+    /// What `$ZONOS_ISA` calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Isa::Plain => "plain",
+            #[cfg(test)]
+            Isa::Wide => "wide",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Vnni => "vnni",
+        }
     }
 
     /// All instruction sets that this processor can run, worst first.

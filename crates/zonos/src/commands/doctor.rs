@@ -37,6 +37,9 @@ carries, and with itself: decoding with a cache against recomputing, streamed ag
 watched against unwatched. Needs no files. A device or driver that computes something else shows
 here. Exit code 1 when a check fails.
 
+The first line tells the instruction set of the CPU kernels. $ZONOS_ISA names another than the best: plain,
+avx2, avx512 or vnni.
+
 Examples:
   zonos doctor
   zonos doctor --device vulkan:0 --json")]
@@ -73,12 +76,24 @@ pub(crate) fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
         checks.push(check);
     };
 
+    let (here, isa) = zonos_kernels::instruction_sets();
     if !global.json {
         output::print(format_args!(
-            "zonos {}, device {name}, {} threads",
+            "zonos {}, device {name}, {} threads, CPU kernels: {isa}",
             env!("CARGO_PKG_VERSION"),
             rayon::current_num_threads()
         ))?;
+    }
+    if let Ok(asked) = std::env::var("ZONOS_ISA")
+        && asked != isa
+    {
+        output::note(
+            false,
+            format_args!(
+                "$ZONOS_ISA is {asked:?}, which is none of what runs here: {}",
+                here.join(", ")
+            ),
+        );
     }
     let mut tts = None;
     check("the demo model loads", &mut || {
@@ -121,6 +136,7 @@ pub(crate) fn run(args: &DoctorArgs, global: &GlobalArgs) -> Outcome {
             "version": env!("CARGO_PKG_VERSION"),
             "device": name,
             "threads": rayon::current_num_threads(),
+            "isa": isa,
             "passed": failed == 0,
             "checks": checks.iter().map(|c| json!({
                 "name": c.name,
