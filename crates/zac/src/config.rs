@@ -226,7 +226,7 @@ impl ZacConfig {
             problem: match metadata.get("model_config") {
                 None | Some(Value::Null) => {
                     format!(
-                        "metadata `model_config` is missing, and tensors alone do not do: {problem}"
+                        "metadata `model_config`, the codec's configuration as JSON, is missing, and tensors alone do not do: {problem}"
                     )
                 }
                 Some(_) => problem,

@@ -60,11 +60,18 @@ impl NameOverrides {
             _ => return Err(wrong("a map file ends in .toml or .json".to_owned())),
         };
         let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
-        parse(text.trim_start_matches('\u{feff}')).map_err(|problem| {
+        let table = parse(text.trim_start_matches('\u{feff}')).map_err(|problem| {
             wrong(format!(
                 "expected a flat table, our name = the file's name: {problem}"
             ))
-        })
+        })?;
+        if table.is_empty() {
+            return Err(wrong(
+                "names nothing; expected a flat table, our name = the file's name, or no map file"
+                    .to_owned(),
+            ));
+        }
+        Ok(table)
     }
 
     /// Parses the TOML form.

@@ -225,7 +225,9 @@ fn files_that_do_not_fit() {
         "{error}"
     );
     file.metadata.remove("model_config");
-    assert!(refused(&file).contains("`model_config` is missing"));
+    assert!(
+        refused(&file).contains("`model_config`, the codec's configuration as JSON, is missing")
+    );
 
     // A folded table decodes, but nothing can be searched in it.
     let mut file = Edited::of("mini-encoder");

@@ -304,7 +304,8 @@ fn other_files_are_told_apart() {
     edited.metadata.remove("model_config");
     let error = edited.refused();
     assert!(
-        error.contains("`model_config` is missing") && error.contains("num_heads"),
+        error.contains("`model_config`, the codec's configuration as JSON, is missing")
+            && error.contains("num_heads is missing"),
         "{error}"
     );
     let encoder = fixture("mini-encoder").join("model.safetensors");

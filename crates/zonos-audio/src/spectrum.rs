@@ -12,6 +12,8 @@ const WINDOW_SECONDS: f64 = 0.035;
 /// Levels in dB: a sine of full scale has 0 dB in its bin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spectrogram {
+    /// Length of the sound.
+    pub seconds: f64,
     /// Number of frames.
     pub frames: usize,
     /// Number of frequencies, from 0 Hz to half the sample rate.
@@ -72,6 +74,7 @@ impl Spectrogram {
         Ok(Self {
             frames,
             bins,
+            seconds: wave.seconds(),
             frame_rate: rate / hop as f64,
             bin_hz: rate / n_fft as f64,
             levels,
@@ -86,7 +89,13 @@ impl Spectrogram {
     /// The loudest level between two times and two frequencies, the nearest one if none lies between;
     /// `None` beyond the end of the sound or its highest frequency.
     pub fn level(&self, seconds: (f64, f64), hz: (f64, f64)) -> Option<f32> {
-        let frames = cells(seconds, self.frame_rate, self.frames)?;
+        // The sound ends inside the last frame's cell, or up to a frame behind it.
+        if 0.5 * (seconds.0 + seconds.1) >= self.seconds {
+            return None;
+        }
+        let last = (self.frames - 1) as f64 / self.frame_rate;
+        let within = (seconds.0.min(last), seconds.1.min(last));
+        let frames = cells(within, self.frame_rate, self.frames)?;
         let bins = cells(hz, self.bin_hz.recip(), self.bins)?;
         let rows = frames.map(|t| &self.levels[t * self.bins..][..self.bins]);
         rows.flat_map(|row| &row[bins.clone()])
@@ -141,6 +150,19 @@ mod tests {
         assert!(map.level((0.0, 0.01), (3999.0, 4000.0)).is_some());
         assert!(map.level((0.0, 0.01), (4100.0, 4200.0)).is_none());
         assert!(map.level((0.7, 0.71), (0.0, 10.0)).is_none());
+    }
+
+    /// Whatever the frames' hop, the picture ends where the sound does.
+    #[test]
+    fn the_last_column_ends_with_the_sound() {
+        for samples in [4000, 4010, 4060, 4100, 4127] {
+            let wave = Waveform::new(vec![0.5; samples], 8000);
+            let map = Spectrogram::of(&wave, 1000).unwrap();
+            let at =
+                |sample: f64| map.level((sample / 8000.0, (sample + 1.0) / 8000.0), (0.0, 10.0));
+            let end = samples as f64;
+            assert!(at(end - 1.0).is_some() && at(end).is_none(), "{samples}");
+        }
     }
 
     #[test]

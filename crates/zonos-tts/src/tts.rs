@@ -129,6 +129,11 @@ impl Tts {
         &self.codec
     }
 
+    /// The backbone alone; the rest is let go.
+    pub fn into_backbone(self) -> Zonos2 {
+        self.backbone
+    }
+
     /// Samples a second of the audio, in Hz.
     pub fn sample_rate(&self) -> u32 {
         self.codec.config().sample_rate as u32

@@ -13,7 +13,7 @@ use crate::{output, weights};
 const VARIABLE: &str = "ZONOS_SPEAKER_ENCODER";
 
 /// Where an encoder can be had.
-const ENCODER_HUB: &str = "hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B";
+pub(crate) const ENCODER_HUB: &str = "hub:marksverdhei/Qwen3-Voice-Embedding-12Hz-1.7B";
 
 /// Names under which the encoder is looked for in the model's folder, in this order.
 pub(crate) const ENCODER_NAMES: [&str; 4] = [
@@ -30,15 +30,7 @@ pub(crate) fn find_encoder(
     model: Option<&str>,
     recording: &Path,
 ) -> Result<String, Failure> {
-    let set = std::env::var(VARIABLE).ok();
-    let given = flag.or(set.as_deref()).filter(|name| !name.is_empty());
-    if let Some(given) = given {
-        return Ok(given.to_owned());
-    }
-    let beside = model.and_then(|model| weights::beside(model, &ENCODER_NAMES));
-    beside
-        .map(|path: PathBuf| path.to_string_lossy().into_owned())
-        .ok_or_else(|| {
+    look_for_encoder(flag, model).ok_or_else(|| {
             let looked = match model {
                 Some(model) if !model.starts_with("hub:") => {
                     format!(" or put {} into the model's folder", ENCODER_NAMES.join(", "))
@@ -50,6 +42,16 @@ pub(crate) fn find_encoder(
                 recording.display()
             ).trim_end_matches(',').to_owned())
         })
+}
+
+/// As [`find_encoder`], where none is no failure.
+pub(crate) fn look_for_encoder(flag: Option<&str>, model: Option<&str>) -> Option<String> {
+    let set = std::env::var(VARIABLE).ok();
+    let given = flag.or(set.as_deref()).filter(|name| !name.is_empty());
+    given.map(str::to_owned).or_else(|| {
+        let beside = model.and_then(|model| weights::beside(model, &ENCODER_NAMES));
+        beside.map(|path: PathBuf| path.to_string_lossy().into_owned())
+    })
 }
 
 /// Opens and loads the encoder, none of whose files may be one of `outputs`.

@@ -122,7 +122,7 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         ));
     }
     if !folder.is_dir() {
-        return Err(anyhow!("{} is a file, not a folder", folder.display()));
+        return Err(anyhow!("{} is not a folder", folder.display()));
     }
     tempfile::Builder::new()
         .prefix(".zonos-probe-")
@@ -130,7 +130,8 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         .map(drop)
         .map_err(|error| {
             anyhow!(
-                "the folder {} is not writable: {}",
+                // As for a file whose folder is not writable.
+                "cannot create a file in {}: {}",
                 folder.display(),
                 error
                     .get_ref()

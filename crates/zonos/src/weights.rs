@@ -27,7 +27,7 @@ pub(crate) const CODEC_NAMES: [&str; 8] = [
 ];
 
 /// Where the codec can be had.
-const CODEC_HUB: &str = "hub:descript/dac_44khz";
+pub(crate) const CODEC_HUB: &str = "hub:descript/dac_44khz";
 
 /// What a command that speaks runs on.
 #[derive(Debug, PartialEq, Eq)]

@@ -36,6 +36,61 @@ fn corpus(work: &Work) -> Value {
     )
 }
 
+/// The model's own voices: spoken, decoded, and heard by the speaker encoder.
+#[test]
+fn a_corpus_makes_its_own_voices_where_codec_and_encoder_are() {
+    let work = Work::new();
+    common::wide_encoder(&work.path("ecapa"));
+    let (model, out, encoder) = (work.model(), work.arg("corpus"), work.arg("ecapa"));
+    let mut arguments = vec!["corpus", &model, "-o", &out, "--frames", "5"];
+
+    // The demo's codec lies in its folder, an encoder does not: that is said, and no voice made.
+    let output = zonos().args(&arguments).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("no traces with voices"), "{said}");
+    assert!(
+        said.contains("--speaker-encoder") && !said.contains("--codec"),
+        "{said}"
+    );
+    assert!(!work.path("corpus/voice-00.npy").exists());
+    // Who names one of them wants voices.
+    let codec = work.codec();
+    let other = work.arg("other");
+    work.refuses(
+        2,
+        &["speaker encoder", "spk-encoder.gguf", "--voices"],
+        &["corpus", &model, "-o", &other, "--codec", &codec],
+    );
+
+    arguments.extend(["--force", "--speaker-encoder", &encoder]);
+    let made = run_json(0, &arguments);
+    let traces = made["traces"].as_array().unwrap();
+    assert_eq!((traces.len(), &made["voices"]), (24, &Value::from(4)));
+    let named = |i: usize| traces[i]["voice"].as_str();
+    assert_eq!(
+        (named(7), named(8), named(23)),
+        (None, Some("seed-7"), Some("seed-37"))
+    );
+    let voices: Vec<Vec<u8>> = (0..4)
+        .map(|i| fs::read(work.path(&format!("corpus/voice-0{i}.npy"))).unwrap())
+        .collect();
+    for (i, voice) in voices.iter().enumerate() {
+        assert!(!voices[..i].contains(voice), "voice {i} is another one's");
+    }
+    assert_eq!(
+        npy::read(work.path("corpus/voice-03.npy")).unwrap().shape(),
+        [2048]
+    );
+
+    // Beside the model nobody needs to name it, and the same seed makes the same voices.
+    fs::rename(work.path("ecapa"), work.path("model/speaker-encoder")).unwrap();
+    run(0, &["corpus", &model, "-o", &other, "--frames", "5"]);
+    for (i, voice) in voices.iter().enumerate() {
+        assert!(fs::read(work.path(&format!("other/voice-0{i}.npy"))).unwrap() == *voice);
+    }
+}
+
 #[test]
 fn a_corpus_is_made_measured_and_compared_with_itself() {
     let work = Work::new();

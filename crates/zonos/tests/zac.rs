@@ -1169,3 +1169,119 @@ fn help_teaches_by_example() {
     let output = run(0, &["zac", "--help"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("1.8 kbit/s"));
 }
+
+/// What is missing or empty is called so, once.
+#[test]
+fn refusals_tell_what_the_file_holds() {
+    let work = Work::new();
+    npy::write_i32(work.path("c.npy"), &[2, 10], &[1; 20]).unwrap();
+    let (codes, out) = (work.arg("c.npy"), work.arg("out.wav"));
+    // A decoder of the right tensors that does not say how its attention is cut.
+    fs::copy(decoder(), work.path("bare.safetensors")).unwrap();
+    edit_header(&work.path("bare.safetensors"), |h| {
+        h["__metadata__"]
+            .as_object_mut()
+            .unwrap()
+            .remove("model_config");
+    });
+    let bare = work.arg("bare.safetensors");
+    let said = work.refuses(
+        1,
+        &["bare.safetensors", "`model_config`", "num_heads is missing"],
+        &["zac", "decode", &codes, &out, "--model", &bare],
+    );
+    assert!(!said.contains("0 heads"), "{said}");
+
+    // Of a folder with a released file, another one's name is told once.
+    fs::create_dir(work.path("zac-1")).unwrap();
+    fs::copy(
+        decoder(),
+        work.path("zac-1/zac-1-decoder-keep2_plain.safetensors"),
+    )
+    .unwrap();
+    let folder = work.arg("zac-1");
+    let said = work.refuses(
+        1,
+        &["looked for zac-1-decoder-full_mr.safetensors"],
+        &[
+            "zac",
+            "decode",
+            &codes,
+            &out,
+            "--model",
+            &folder,
+            "--variant",
+            "full_mr",
+        ],
+    );
+    assert_eq!(said.matches("zac-1-decoder-full_mr").count(), 1, "{said}");
+
+    npy::write_f32(work.path("empty.npy"), &[0], &[]).unwrap();
+    let (empty, coded) = (work.arg("empty.npy"), work.arg("coded.npy"));
+    let said = work.refuses(
+        1,
+        &["empty.npy", "holds no samples", "[0]"],
+        &["zac", "encode", &empty, &coded, "--model", &encoder()],
+    );
+    assert!(!said.contains("channels"), "{said}");
+
+    for name in ["map.json", "map.toml"] {
+        fs::write(
+            work.path(name),
+            if name == "map.json" { "{}" } else { "# none\n" },
+        )
+        .unwrap();
+        let (map, model) = (work.arg(name), decoder());
+        work.refuses(
+            1,
+            &[name, "names nothing"],
+            &[
+                "zac", "decode", &codes, &out, "--model", &model, "--map", &map,
+            ],
+        );
+    }
+}
+
+/// Silence has features; that it is silence is said.
+#[test]
+fn features_of_silence_are_told_to_be() {
+    let work = Work::new();
+    for (name, level, told) in [("silent", 0.0, true), ("quiet", 1e-4, false)] {
+        let samples: Vec<f32> = chirp(1.0).samples().iter().map(|x| x * level).collect();
+        npy::write_f32(work.path("a.npy"), &[samples.len()], &samples).unwrap();
+        let (audio, out) = (work.arg("a.npy"), work.arg(name));
+        let output = zonos()
+            .args(["zac", "features", &audio, &out, "--model", &encoder()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert_eq!(said.contains("a.npy: silent"), told, "{said}");
+    }
+}
+
+/// A folder that takes no files is told in the same words, whether a file or a folder of files is asked for.
+#[test]
+#[cfg(target_os = "linux")]
+fn unwritable_folders_are_told_in_one_way() {
+    let work = Work::new();
+    npy::write_f32(work.path("a.npy"), &[44_100], chirp(1.0).samples()).unwrap();
+    let (audio, model) = (work.arg("a.npy"), encoder());
+    // The proc filesystem takes no files, not even from root.
+    let needle = ["cannot create a file in /proc: "];
+    work.refuses(
+        1,
+        &needle,
+        &["zac", "encode", &audio, "/proc/c.npy", "--model", &model],
+    );
+    work.refuses(
+        1,
+        &needle,
+        &["zac", "features", &audio, "/proc", "--model", &model],
+    );
+    work.refuses(
+        1,
+        &needle,
+        &["zac", "features", &audio, "/proc/new", "--model", &model],
+    );
+}

@@ -7,6 +7,13 @@ use half::slice::HalfFloatSliceExt;
 const CHUNK: usize = 256;
 
 pub(super) fn dequantize_row(src: &[u8], dst: &mut [f32]) {
+    if cfg!(target_endian = "little")
+        && let Ok(halves) = bytemuck::try_cast_slice::<u8, f16>(src)
+    {
+        let values = dst.len().min(halves.len());
+        halves[..values].convert_to_f32_slice(&mut dst[..values]);
+        return;
+    }
     let mut halves = [f16::ZERO; CHUNK];
     for (bytes, out) in src.chunks(2 * CHUNK).zip(dst.chunks_mut(CHUNK)) {
         let halves = &mut halves[..out.len()];

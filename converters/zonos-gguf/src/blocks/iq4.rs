@@ -1,105 +1,121 @@
 //! The uneven grid of IQ4_NL and IQ4_XS, and the search for a scale on it.
 
-use crate::numeric::{MAGIC, ZERO_GROUP};
-use crate::search::{F4, Groups, LANES, Lanes, in_order, peaks};
+use pulp::Simd;
+
+use crate::numeric::ZERO_GROUP;
+use crate::search::{
+    Each, Groups, Lanes, MOST, TURNS, Vector, Weights, all, gather, peaks, put, width,
+};
 
 /// What the sixteen codes stand for, before the scale.
 pub const GRID: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// Entries of the tables below. The grid's midpoints are multiples of one half, so `floor(2 x)`
-/// decides; entry `STEPS / 2 + floor(2 x)`.
-const STEPS: usize = 512;
-
-const fn codes_by_step() -> [u8; STEPS] {
-    let mut out = [0u8; STEPS];
+/// Halfway between each two entries. At a midpoint the larger entry counts.
+const MIDPOINTS: [f32; 15] = {
+    let mut out = [0.0; 15];
     let mut i = 0;
-    while i < STEPS {
-        let step = i as i32 - STEPS as i32 / 2;
-        let mut code = 0;
-        // At a midpoint the larger entry counts.
-        while code < 15 && step >= GRID[code] as i32 + GRID[code + 1] as i32 {
-            code += 1;
-        }
-        out[i] = code as u8;
+    while i < 15 {
+        out[i] = (GRID[i] as f32 + GRID[i + 1] as f32) / 2.0;
         i += 1;
     }
     out
-}
+};
 
-const fn values_by_step() -> [f32; STEPS] {
-    let codes = codes_by_step();
-    let mut out = [0.0f32; STEPS];
-    let mut i = 0;
-    while i < STEPS {
-        out[i] = GRID[codes[i] as usize] as f32;
-        i += 1;
-    }
-    out
-}
-
-static CODES: [u8; STEPS] = codes_by_step();
-static NEAREST: [f32; STEPS] = values_by_step();
-
-/// The table entry of `x`; NaN counts as large.
-#[inline(always)]
-fn step(x: f32) -> usize {
-    steps(F4::splat(x))[0]
-}
-
-/// The table entries of four.
-#[inline(always)]
-fn steps(x: F4) -> [usize; 4] {
-    let y = (x + x).smaller(F4::splat(227.0)).larger(F4::splat(-256.0));
-    let near = (y + F4::splat(MAGIC)) - F4::splat(MAGIC);
-    let floor = near.above(y).pick(near - F4::splat(1.0), near);
-    let bits = floor + F4::splat(MAGIC + 256.0);
-    bits.0.map(|v| (v.to_bits() & 511) as usize)
-}
-
-/// The code of the grid's entry nearest to `x`.
+/// The code of the grid's entry nearest to `x`; NaN counts as large.
 #[inline(always)]
 pub(super) fn nearest_code(x: f32) -> u8 {
-    CODES[step(x)]
+    let mut code = 15;
+    for midpoint in MIDPOINTS {
+        code -= u8::from(x < midpoint);
+    }
+    code
 }
 
-/// The scale of each group: the best of sixteen by `(sum w x g)^2 / sum w g^2`, g from the grid.
-pub(super) fn scales<const N: usize>(x: &Groups<N>, w: &Groups<N>) -> [f32; LANES] {
-    let one = F4::splat(1.0);
-    let (largest, peak) = peaks(x);
-    let zero = largest.map(|v| v.below(F4::splat(ZERO_GROUP)));
-    let safe: Lanes = std::array::from_fn(|h| zero[h].pick(one, peak[h]));
-    let (mut scale, mut best) = ([F4::ZERO; 2], [F4::ZERO; 2]);
-    for h in 0..2 {
-        let d = safe[h].neg() / F4::splat(-127.0);
-        let (a, b) = grid_sums(&x[h], &w[h], one / d);
-        let some = b.above(F4::ZERO);
-        scale[h] = some.pick(a / some.pick(b, one), F4::ZERO);
-        best[h] = scale[h] * a;
+/// The entry itself.
+#[inline(always)]
+fn nearest_entry<S: Simd>(simd: S, x: Vector<S>) -> Vector<S> {
+    let mut entry = Vector::splat(simd, f32::from(GRID[15]));
+    for i in (0..15).rev() {
+        let smaller = Vector::splat(simd, f32::from(GRID[i]));
+        entry = x
+            .below(Vector::splat(simd, MIDPOINTS[i]))
+            .pick(smaller, entry);
     }
-    for t in -7..=7 {
-        for h in 0..2 {
-            let (a, b) = grid_sums(&x[h], &w[h], F4::splat((t - 127) as f32) / safe[h]);
-            let take = b.above(F4::ZERO).and((a * a).above(best[h] * b));
-            let s = a / take.pick(b, one);
-            scale[h] = take.pick(s, scale[h]);
-            best[h] = take.pick(s * a, best[h]);
-        }
+    entry
+}
+
+/// The scale of each group of `N` values in `x`, at most [`MOST`]: the best of sixteen by `(sum w x
+/// g)^2 / sum w g^2`, g from the grid.
+#[inline(always)]
+pub(super) fn scales<S: Simd, const N: usize>(simd: S, x: &[f32], weights: Weights<'_>) -> Each {
+    let mut out = [0.0; MOST];
+    let at_once = width::<S, TURNS>();
+    for (part, x) in x.chunks(at_once * N).enumerate() {
+        let first = part * at_once;
+        let groups = gather::<S, N, TURNS>(simd, x);
+        let w = weights.of(simd, &groups, first);
+        put(&search(simd, &groups, &w), first, &mut out);
     }
-    in_order(&std::array::from_fn(|h| zero[h].pick(F4::ZERO, scale[h])))
+    out
 }
 
 #[inline(always)]
-fn grid_sums<const N: usize>(x: &[F4; N], w: &[F4; N], inverse: F4) -> (F4, F4) {
-    let (mut a, mut b) = (F4::ZERO, F4::ZERO);
-    for i in 0..N {
-        let near = F4(steps(inverse * x[i]).map(|at| NEAREST[at & (STEPS - 1)]));
-        let wg = w[i] * near;
-        a = a + wg * x[i];
-        b = b + wg * near;
+fn search<S: Simd, const N: usize>(simd: S, x: &Groups<S, N>, w: &Groups<S, N>) -> Lanes<S> {
+    let of = |v: f32| Vector::splat(simd, v);
+    let (zero, one) = (of(0.0), of(1.0));
+    let (largest, peak) = peaks(simd, x);
+    let mut none = [zero.above(zero); TURNS];
+    let (mut safe, mut inverse) = (peak, peak);
+    for h in 0..TURNS {
+        none[h] = largest[h].below(of(ZERO_GROUP));
+        safe[h] = none[h].pick(one, peak[h]);
+        inverse[h] = one / (safe[h].neg() / of(-127.0));
     }
-    (a, b)
+    let [a, b] = grid_sums(simd, x, w, &inverse);
+    let (mut scale, mut best) = (a, a);
+    for h in 0..TURNS {
+        let some = b[h].above(zero);
+        scale[h] = some.pick(a[h] / some.pick(b[h], one), zero);
+        best[h] = scale[h] * a[h];
+    }
+    for t in -7..=7 {
+        for h in 0..TURNS {
+            inverse[h] = of((t - 127) as f32) / safe[h];
+        }
+        let [a, b] = grid_sums(simd, x, w, &inverse);
+        for h in 0..TURNS {
+            let take = b[h].above(zero).and((a[h] * a[h]).above(best[h] * b[h]));
+            let s = a[h] / take.pick(b[h], one);
+            scale[h] = take.pick(s, scale[h]);
+            best[h] = take.pick(s * a[h], best[h]);
+        }
+    }
+    for h in 0..TURNS {
+        scale[h] = none[h].pick(zero, scale[h]);
+    }
+    scale
+}
+
+#[inline(always)]
+fn grid_sums<S: Simd, const N: usize>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    inverse: &Lanes<S>,
+) -> [Lanes<S>; 2] {
+    let [mut a, mut b] = [all(simd, 0.0); 2];
+    for i in 0..N {
+        for h in 0..TURNS {
+            let (x, w) = (Vector::new(simd, x[i][h]), Vector::new(simd, w[i][h]));
+            let near = nearest_entry(simd, inverse[h] * x);
+            let wg = w * near;
+            a[h] = a[h] + wg * x;
+            b[h] = b[h] + wg * near;
+        }
+    }
+    [a, b]
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! IQ4_NL: 32 values, a half scale `d` and sixteen bytes of nibbles; value = grid\[nibble\] d.
 
+use pulp::Simd;
+
 use super::iq4::{GRID, nearest_code, scales};
-use super::legacy::{nibbles, put_nibbles};
+use super::legacy::{SPAN, nibbles, put_nibbles};
 use crate::numeric::{half_at, inverse_or_zero, put_half};
-use crate::search::{F4, LANES, gather, importance_weights, squares, sums};
+use crate::search::{Encode, Weights};
 
 /// Values in a block.
 pub const VALUES: usize = 32;
@@ -19,26 +21,34 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
-    let span = LANES * VALUES;
-    let parts = src.chunks(span).zip(dst.chunks_mut(LANES * BYTES));
-    for (part, (x, out)) in parts.enumerate() {
-        let groups = gather::<VALUES>(x);
-        let squared = squares(&groups);
-        let weights = match importance {
-            None => squared,
-            Some(w) => {
-                let w = w.chunks(span).nth(part).unwrap_or_default();
-                let spread = sums(&squared).map(|v| v * F4::splat(2.0 / VALUES as f32));
-                importance_weights(&groups, &gather(w), &spread)
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let parts = src.chunks(SPAN).zip(dst.chunks_mut(SPAN / VALUES * BYTES));
+        for (part, (x, out)) in parts.enumerate() {
+            let weights = match importance {
+                None => Weights::Squares,
+                Some(w) => Weights::OwnSpread(&w[part * SPAN..][..x.len()]),
+            };
+            let scale = scales::<S, VALUES>(simd, x, weights);
+            let blocks = x.as_chunks::<VALUES>().0.iter();
+            for (i, (x, block)) in blocks.zip(out.as_chunks_mut::<BYTES>().0).enumerate() {
+                put_half(block, 0, scale[i]);
+                let inverse = inverse_or_zero(scale[i]);
+                put_nibbles(&codes(x, inverse), &mut block[2..]);
             }
-        };
-        let scale = scales(&groups, &weights);
-        let blocks = x.as_chunks::<VALUES>().0.iter();
-        for (lane, (x, block)) in blocks.zip(out.as_chunks_mut::<BYTES>().0).enumerate() {
-            put_half(block, 0, scale[lane]);
-            let inverse = inverse_or_zero(scale[lane]);
-            put_nibbles(&x.map(|v| nearest_code(inverse * v)), &mut block[2..]);
         }
     }
+}
+
+/// The codes of `x inverse`.
+#[inline(always)]
+pub(super) fn codes(x: &[f32; VALUES], inverse: f32) -> [u8; VALUES] {
+    let mut out = [0; VALUES];
+    for (q, v) in out.iter_mut().zip(x) {
+        *q = nearest_code(inverse * v);
+    }
+    out
 }

@@ -1,10 +1,14 @@
 //! IQ4_XS: 8 groups of 32 values, a half scale `d` and a 6-bit scale a group;
 //! value = d (scale - 32) grid\[nibble\].
 
-use super::iq4::{GRID, nearest_code, scales};
+use pulp::Simd;
+
+use super::iq4::{GRID, scales};
+use super::iq4_nl::codes;
+use super::k::{SPAN, squares_of_blocks};
 use super::legacy::{nibbles, put_nibbles};
-use crate::numeric::{half_at, inverse_or_zero, nearest, peak, put_half, sum_of_squares};
-use crate::search::{F4, gather, importance_weights, squares};
+use crate::numeric::{half_at, inverse_or_zero, nearest, peak, put_half};
+use crate::search::{Each, Encode, MOST, Weights};
 
 /// Values in a block.
 pub const VALUES: usize = 256;
@@ -37,18 +41,40 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-/// Encodes a block.
-pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let groups = gather::<32>(x);
-    let weights = match importance {
-        None => squares(&groups),
-        Some(w) => {
-            let spread = [F4::splat(sum_of_squares(x) * (2.0 / VALUES as f32)); 2];
-            importance_weights(&groups, &gather(w), &spread)
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let parts = src.chunks(SPAN).zip(dst.chunks_mut(SPAN / VALUES * BYTES));
+        for (part, (x, out)) in parts.enumerate() {
+            let mut spread: Each = [0.0; MOST];
+            let weights = match importance {
+                None => Weights::Squares,
+                Some(w) => {
+                    let squares = squares_of_blocks(x);
+                    for (g, spread) in spread.iter_mut().take(4 * 8).enumerate() {
+                        *spread = squares[g / 8] * (2.0 / VALUES as f32);
+                    }
+                    Weights::Spread(&w[part * SPAN..][..x.len()], &spread)
+                }
+            };
+            let scale = scales::<S, 32>(simd, x, weights);
+            let blocks = x.as_chunks::<VALUES>().0.iter();
+            for ((x, scale), block) in blocks
+                .zip(scale.as_chunks::<8>().0)
+                .zip(out.as_chunks_mut::<BYTES>().0)
+            {
+                put(x, scale, block);
+            }
         }
-    };
-    let scale = scales(&groups, &weights);
-    let d = -peak(&scale).1 / 32.0;
+    }
+}
+
+/// Encodes a block whose scales are found.
+#[inline(always)]
+fn put(x: &[f32; VALUES], scale: &[f32; 8], block: &mut [u8; BYTES]) {
+    let d = -peak(scale).1 / 32.0;
     let inverse = inverse_or_zero(d);
     put_half(block, 0, d);
     let (mut upper, mut lower) = (0u16, [0u8; 4]);
@@ -61,8 +87,7 @@ pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &m
     {
         let l = nearest(inverse * scale[g]).clamp(-32, 31);
         // The codes follow the scale before it is rounded to a half.
-        let inverse = inverse_or_zero(d * l as f32);
-        put_nibbles(&values.map(|v| nearest_code(inverse * v)), qs);
+        put_nibbles(&codes(values, inverse_or_zero(d * l as f32)), qs);
         let l = (l + 32) as u16;
         upper |= (l >> 4) << (2 * g);
         lower[g / 2] |= ((l & 15) << (4 * (g % 2))) as u8;

@@ -1,14 +1,38 @@
 //! What the K formats share: packing, and the choice of scales, minima and codes of those with
 //! minima (Q2_K, Q4_K, Q5_K).
 
-use crate::numeric::{half_bits, half_value, nearest, sum_of_squares};
-use crate::search::{
-    Affine, F4, Grid, Groups, LANES, affine, gather, importance_weights, in_order, positive,
-    squares, sums,
-};
+use pulp::Simd;
+
+use crate::numeric::{half_bits, half_value, nearest};
+use crate::search::{Affine, Each, Grid, MOST, Vector, Weights, affine, positive, put_whole};
 
 /// Values in a block of any of them.
 pub(super) const VALUES: usize = 256;
+
+/// Blocks that are searched together, as many as have [`MOST`] groups of 16.
+pub(super) const TOGETHER: usize = MOST * 16 / VALUES;
+
+/// Their values.
+pub(super) const SPAN: usize = TOGETHER * VALUES;
+
+/// Sum of squares of each block, from left to right; the blocks take turns.
+#[inline(always)]
+pub(super) fn squares_of_blocks(x: &[f32]) -> [f32; TOGETHER] {
+    let mut out = [0.0; TOGETHER];
+    let blocks = x.as_chunks::<VALUES>().0;
+    if let [a, b, c, d] = blocks {
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (sum, v) in out.iter_mut().zip([a, b, c, d]) {
+                *sum += v * v;
+            }
+        }
+    } else {
+        for (sum, x) in out.iter_mut().zip(blocks) {
+            *sum = crate::numeric::sum_of_squares(x);
+        }
+    }
+    out
+}
 
 /// Packs two-bit codes: byte `32 h + l` holds codes `128 h + l + {0, 32, 64, 96}`.
 #[inline(always)]
@@ -88,24 +112,53 @@ pub(super) fn add_bit(bytes: &[u8], bit: u32, codes: &mut [u8; VALUES]) {
     }
 }
 
-/// Codes once more with the stored scale and minimum: `nearest((x + m) / d)` in `0..=top`.
+/// Codes once more with the stored scale and minimum: `nearest((x + m) / d)` in `0..=top`, in the low
+/// bits.
 #[inline(always)]
-pub(super) fn recode<const N: usize>(x: &[f32; N], d: f32, m: f32, top: i32, out: &mut [u8; N]) {
-    let (d, m, top) = (F4::splat(d), F4::splat(m), F4::splat(top as f32));
-    for (x, out) in x.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<4>().0) {
-        *out = ((F4(*x) + m) / d).nearest_within(F4::ZERO, top).bytes();
+pub(super) fn recode<S: Simd, const N: usize>(
+    simd: S,
+    x: &[f32; N],
+    [d, m]: [f32; 2],
+    top: i32,
+    out: &mut [u32; N],
+) {
+    let of = |v: f32| Vector::splat(simd, v);
+    let (d, m, zero, top) = (of(d), of(m), of(0.0), of(top as f32));
+    let out = S::as_mut_simd_u32s(out).0.iter_mut();
+    for (x, out) in S::as_simd_f32s(x).0.iter().zip(out) {
+        put_whole(
+            ((Vector::new(simd, *x) + m) / d).nearest_within(zero, top),
+            out,
+        );
     }
 }
 
-/// Codes once more with the stored scale: `nearest(x / d)` in `-top..top`, `top` added.
+/// Codes once more with the stored scale: `nearest(x / d)` in `-top..top`, `top` added, in the low bits.
 #[inline(always)]
-pub(super) fn recode_signed<const N: usize>(x: &[f32; N], d: f32, top: i32, out: &mut [u8; N]) {
-    let (d, top) = (F4::splat(d), F4::splat(top as f32));
-    let high = top - F4::splat(1.0);
-    for (x, out) in x.as_chunks::<4>().0.iter().zip(out.as_chunks_mut::<4>().0) {
-        let q = (F4(*x) / d).nearest_within(top.neg(), high);
-        *out = (q + top).bytes();
+pub(super) fn recode_signed<S: Simd, const N: usize>(
+    simd: S,
+    x: &[f32; N],
+    d: f32,
+    top: i32,
+    out: &mut [u32; N],
+) {
+    let of = |v: f32| Vector::splat(simd, v);
+    let (d, top, low, high) = (of(d), of(top as f32), of(-top as f32), of((top - 1) as f32));
+    let out = S::as_mut_simd_u32s(out).0.iter_mut();
+    for (x, out) in S::as_simd_f32s(x).0.iter().zip(out) {
+        let q = (Vector::new(simd, *x) / d).nearest_within(low, high);
+        put_whole(q + top, out);
     }
+}
+
+/// The low bits alone.
+#[inline(always)]
+pub(super) fn narrow(codes: &[u32; VALUES]) -> [u8; VALUES] {
+    let mut out = [0; VALUES];
+    for (q, code) in out.iter_mut().zip(codes) {
+        *q = *code as u8;
+    }
+    out
 }
 
 /// Six-bit scales and minima of eight groups in twelve bytes (Q4_K, Q5_K). Of a number past 63 the upper
@@ -169,6 +222,8 @@ pub(super) struct Spec<const G: usize> {
     pub(super) plain: Grid,
     /// Mean square counts this often in the weights with importance.
     pub(super) spread: f32,
+    /// The weights without.
+    pub(super) weights: Weights<'static>,
 }
 
 const WEIGHTED: Grid = Grid {
@@ -190,37 +245,57 @@ pub(super) struct Parts<const G: usize> {
     pub(super) codes: [u8; VALUES],
 }
 
-/// Chooses everything for a block of `G` groups of `N` values. Without importance the weights are
-/// `|x|` and the error absolute if `ABSOLUTE`, else `rms + |x|` and squared.
-pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
+/// Chooses everything for each block of a row, of `G` groups of `N` values: `put(block, parts)`.
+/// Without importance the error is absolute if `ABSOLUTE`, else squared.
+#[inline(always)]
+pub(super) fn choose<S: Simd, const G: usize, const N: usize, const ABSOLUTE: bool>(
+    simd: S,
+    src: &[f32],
+    importance: Option<&[f32]>,
+    spec: &Spec<G>,
+    mut put: impl FnMut(usize, &Parts<G>),
+) {
+    for (part, x) in src.chunks(SPAN).enumerate() {
+        let found = match importance {
+            Some(w) => {
+                let mut spread: Each = [0.0; MOST];
+                let squares = squares_of_blocks(x);
+                for (g, spread) in spread.iter_mut().take(TOGETHER * G).enumerate() {
+                    *spread = spec.spread * squares[g / G] / VALUES as f32;
+                }
+                let weights = Weights::Spread(&w[part * SPAN..][..x.len()], &spread);
+                affine::<S, N, false>(simd, x, weights, spec.top, WEIGHTED)
+            }
+            None => affine::<S, N, ABSOLUTE>(simd, x, spec.weights, spec.top, spec.plain),
+        };
+        for (block, x) in x.as_chunks::<VALUES>().0.iter().enumerate() {
+            let parts = finish::<S, G, N>(simd, x, &found, block * G, importance.is_some(), spec);
+            put(part * TOGETHER + block, &parts);
+        }
+    }
+}
+
+/// The numbers of the groups from `first` on.
+#[inline(always)]
+fn own<const G: usize>(numbers: &Each, first: usize) -> [f32; G] {
+    let mut out = [0.0; G];
+    out.copy_from_slice(&numbers[first..first + G]);
+    out
+}
+
+/// A block whose groups, from `first` on, are `found`.
+#[inline(always)]
+fn finish<S: Simd, const G: usize, const N: usize>(
+    simd: S,
     x: &[f32; VALUES],
-    importance: Option<&[f32; VALUES]>,
+    found: &Affine,
+    first: usize,
+    weighted: bool,
     spec: &Spec<G>,
 ) -> Parts<G> {
-    let (mut scale, mut min, mut weight) = ([0.0f32; G], [0.0f32; G], [0.0f32; G]);
-    let mut found: [Option<Affine>; 2] = [None, None];
-    let span = LANES * N;
-    let spread =
-        importance.map(|_| [F4::splat(spec.spread * sum_of_squares(x) / VALUES as f32); 2]);
-    for (part, x) in x.chunks_exact(span).enumerate() {
-        let groups = gather::<N>(x);
-        let fit = match (importance, &spread) {
-            (Some(w), Some(spread)) => {
-                let w = gather(&w[part * span..]);
-                let weights = importance_weights(&groups, &w, spread);
-                weight[part * LANES..][..LANES].copy_from_slice(&in_order(&sums(&weights)));
-                affine::<N, false>(&groups, &weights, spec.top, WEIGHTED)
-            }
-            _ => {
-                let weights = plain_weights::<N, ABSOLUTE>(&groups);
-                affine::<N, ABSOLUTE>(&groups, &weights, spec.top, spec.plain)
-            }
-        };
-        scale[part * LANES..][..LANES].copy_from_slice(&fit.scale);
-        min[part * LANES..][..LANES].copy_from_slice(&fit.min);
-        found[part] = Some(fit);
-    }
-    let ((d, sc), (dmin, mn), limit) = if importance.is_some() {
+    let (scale, min) = (own(&found.scale, first), own(&found.min, first));
+    let ((d, sc), (dmin, mn), limit) = if weighted {
+        let weight = own(&found.weight, first);
         let scales = positive(&scale, &weight, spec.cap);
         (scales, positive(&min, &weight, spec.cap), spec.limits[1])
     } else {
@@ -230,7 +305,7 @@ pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
     let limited = |codes: [u8; G]| codes.map(|v| v.min(limit));
     let (sc, mn) = (spec.stored)(&limited(sc), &limited(mn));
     let (d, dmin) = (half_bits(d), half_bits(dmin));
-    let mut codes = [0u8; VALUES];
+    let mut codes = [0u32; VALUES];
     for (g, (x, codes)) in x
         .as_chunks::<N>()
         .0
@@ -241,9 +316,9 @@ pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
         let step = half_value(d) * f32::from(sc[g]);
         if step != 0.0 {
             let low = half_value(dmin) * f32::from(mn[g]);
-            recode(x, step, low, spec.top, codes);
-        } else if let Some(fit) = &found[g / LANES] {
-            *codes = x.map(|v| fit.code(g % LANES, v));
+            recode(simd, x, [step, low], spec.top, codes);
+        } else {
+            *codes = x.map(|v| found.code(first + g, v).into());
         }
     }
     Parts {
@@ -251,25 +326,12 @@ pub(super) fn choose<const G: usize, const N: usize, const ABSOLUTE: bool>(
         dmin,
         sc,
         mn,
-        codes,
+        codes: narrow(&codes),
     }
-}
-
-fn plain_weights<const N: usize, const ABSOLUTE: bool>(x: &Groups<N>) -> Groups<N> {
-    let mut rms = [F4::ZERO; 2];
-    if !ABSOLUTE {
-        rms = sums(&squares(x)).map(|v| (v / F4::splat(N as f32)).sqrt());
-    }
-    let mut out = *x;
-    for h in 0..2 {
-        for v in &mut out[h] {
-            *v = if ABSOLUTE { v.abs() } else { rms[h] + v.abs() };
-        }
-    }
-    out
 }
 
 /// Scales as fractions of the largest: `(largest / cap, codes)`.
+#[inline(always)]
 fn by_largest<const G: usize>(x: &[f32; G], cap: i32) -> (f32, [u8; G]) {
     let mut high = 0.0f32;
     for &v in x {

@@ -1,11 +1,16 @@
 //! What Q4_0, Q4_1, Q5_0 and Q5_1 share: 32 codes, the lower four bits as nibbles (first half of
 //! the block in the low ones), the fifth bits in a word.
 
+use pulp::Simd;
+
 use crate::numeric::sum_of_squares;
-use crate::search::{F4, Grid, LANES, affine, gather, importance_weights, signed};
+use crate::search::{Each, Grid, MOST, Weights, affine, signed};
 
 /// Values in a block of any of the four.
 pub(super) const VALUES: usize = 32;
+
+/// Values whose blocks are searched together.
+pub(super) const SPAN: usize = 1024;
 
 /// With importance the affine types use one grid.
 const WEIGHTED: Grid = Grid {
@@ -82,7 +87,8 @@ fn affine_codes(x: &[f32; VALUES], top: i32) -> (f32, f32, [u8; VALUES]) {
 /// Codes by one scale for each block of the row, weighted where there is importance: `put(block, scale,
 /// codes)`.
 #[inline(always)]
-pub(super) fn signed_row(
+pub(super) fn signed_row<S: Simd>(
+    simd: S,
     src: &[f32],
     importance: Option<&[f32]>,
     top: i32,
@@ -95,15 +101,13 @@ pub(super) fn signed_row(
         }
         return;
     };
-    let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
-    let span = LANES * VALUES;
-    for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {
-        let groups = gather::<VALUES>(x);
-        let weights = importance_weights(&groups, &gather(w), &spread);
-        let found = signed(&groups, &weights, top);
+    let spread: Each = [sum_of_squares(src) / src.len() as f32; MOST];
+    for (part, (x, w)) in src.chunks(SPAN).zip(importance.chunks(SPAN)).enumerate() {
+        let weights = Weights::Spread(w, &spread);
+        let found = signed::<S, VALUES>(simd, x, weights, top);
         for (lane, block) in x.as_chunks::<VALUES>().0.iter().enumerate() {
             let codes = block.map(|v| found.code(lane, v));
-            put(part * LANES + lane, found.scale[lane], &codes);
+            put(part * (SPAN / VALUES) + lane, found.scale[lane], &codes);
         }
     }
 }
@@ -111,7 +115,8 @@ pub(super) fn signed_row(
 /// Codes by minimum and scale for each block of the row, weighted where there is importance: `put(block,
 /// scale, minimum, codes)`.
 #[inline(always)]
-pub(super) fn affine_row(
+pub(super) fn affine_row<S: Simd>(
+    simd: S,
     src: &[f32],
     importance: Option<&[f32]>,
     top: i32,
@@ -124,16 +129,14 @@ pub(super) fn affine_row(
         }
         return;
     };
-    let spread = [F4::splat(sum_of_squares(src) / src.len() as f32); 2];
-    let span = LANES * VALUES;
-    for (part, (x, w)) in src.chunks(span).zip(importance.chunks(span)).enumerate() {
-        let groups = gather::<VALUES>(x);
-        let weights = importance_weights(&groups, &gather(w), &spread);
-        let found = affine::<VALUES, false>(&groups, &weights, top, WEIGHTED);
+    let spread: Each = [sum_of_squares(src) / src.len() as f32; MOST];
+    for (part, (x, w)) in src.chunks(SPAN).zip(importance.chunks(SPAN)).enumerate() {
+        let weights = Weights::Spread(w, &spread);
+        let found = affine::<S, VALUES, false>(simd, x, weights, top, WEIGHTED);
         for (lane, block) in x.as_chunks::<VALUES>().0.iter().enumerate() {
             let codes = block.map(|v| found.code(lane, v));
             put(
-                part * LANES + lane,
+                part * (SPAN / VALUES) + lane,
                 found.scale[lane],
                 -found.min[lane],
                 &codes,

@@ -25,6 +25,7 @@ pub mod q6_k;
 pub mod q8_0;
 
 use crate::GgmlType;
+use crate::search::encode;
 
 /// Why a row cannot be decoded or made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -116,18 +117,18 @@ pub fn quantize_row(
         GgmlType::F32 => float32::quantize_row(src, dst),
         GgmlType::F16 => float16::quantize_row(src, dst),
         GgmlType::Bf16 => bfloat16::quantize_row(src, dst),
-        GgmlType::Q8_0 => made(src, dst, q8_0::quantize),
-        GgmlType::Q4_0 => q4_0::quantize_row(src, importance, dst),
-        GgmlType::Q4_1 => q4_1::quantize_row(src, importance, dst),
-        GgmlType::Q5_0 => q5_0::quantize_row(src, importance, dst),
-        GgmlType::Q5_1 => q5_1::quantize_row(src, importance, dst),
-        GgmlType::Q2K => weighed(src, importance, dst, q2_k::quantize),
-        GgmlType::Q3K => weighed(src, importance, dst, q3_k::quantize),
-        GgmlType::Q4K => weighed(src, importance, dst, q4_k::quantize),
-        GgmlType::Q5K => weighed(src, importance, dst, q5_k::quantize),
-        GgmlType::Q6K => weighed(src, importance, dst, q6_k::quantize),
-        GgmlType::Iq4Nl => iq4_nl::quantize_row(src, importance, dst),
-        GgmlType::Iq4Xs => weighed(src, importance, dst, iq4_xs::quantize),
+        GgmlType::Q8_0 => encode::<q8_0::Format>(src, importance, dst),
+        GgmlType::Q4_0 => encode::<q4_0::Format>(src, importance, dst),
+        GgmlType::Q4_1 => encode::<q4_1::Format>(src, importance, dst),
+        GgmlType::Q5_0 => encode::<q5_0::Format>(src, importance, dst),
+        GgmlType::Q5_1 => encode::<q5_1::Format>(src, importance, dst),
+        GgmlType::Q2K => encode::<q2_k::Format>(src, importance, dst),
+        GgmlType::Q3K => encode::<q3_k::Format>(src, importance, dst),
+        GgmlType::Q4K => encode::<q4_k::Format>(src, importance, dst),
+        GgmlType::Q5K => encode::<q5_k::Format>(src, importance, dst),
+        GgmlType::Q6K => encode::<q6_k::Format>(src, importance, dst),
+        GgmlType::Iq4Nl => encode::<iq4_nl::Format>(src, importance, dst),
+        GgmlType::Iq4Xs => encode::<iq4_xs::Format>(src, importance, dst),
         other => return Err(BlockError::Unsupported(other)),
     }
     Ok(())
@@ -170,34 +171,62 @@ fn each<const BYTES: usize, const VALUES: usize>(
     }
 }
 
-/// Encodes block after block.
-#[inline(always)]
-fn made<const VALUES: usize, const BYTES: usize>(
-    src: &[f32],
-    dst: &mut [u8],
-    one: impl Fn(&[f32; VALUES], &mut [u8; BYTES]),
-) {
-    let values = src.as_chunks::<VALUES>().0;
-    for (x, block) in values.iter().zip(dst.as_chunks_mut::<BYTES>().0) {
-        one(x, block);
-    }
-}
+#[cfg(test)]
+mod tests {
+    use pulp::Arch;
 
-/// Encodes block after block, each with its importances.
-#[inline(always)]
-fn weighed<const VALUES: usize, const BYTES: usize>(
-    src: &[f32],
-    importance: Option<&[f32]>,
-    dst: &mut [u8],
-    one: impl Fn(&[f32; VALUES], Option<&[f32; VALUES]>, &mut [u8; BYTES]),
-) {
-    let values = src.as_chunks::<VALUES>().0;
-    let weights = importance.map(|w| w.as_chunks::<VALUES>().0);
-    for (i, (x, block)) in values
-        .iter()
-        .zip(dst.as_chunks_mut::<BYTES>().0)
-        .enumerate()
-    {
-        one(x, weights.and_then(|w| w.get(i)), block);
+    use super::*;
+    use crate::search::{Encode, encode_on};
+
+    /// Every instruction set that this processor has, the plain one first.
+    fn sets() -> Vec<Arch> {
+        let mut sets = vec![Arch::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        {
+            sets.extend(pulp::x86::V3::try_new().map(Arch::V3));
+            sets.extend(pulp::x86::V4::try_new().map(Arch::V4));
+        }
+        #[cfg(target_arch = "aarch64")]
+        sets.push(Arch::new());
+        sets
+    }
+
+    fn same_bytes<E: Encode>(name: &str, x: &[f32], w: &[f32], bytes: usize) {
+        for importance in [None, Some(w)] {
+            let of = |arch| {
+                let mut out = vec![0; bytes];
+                encode_on::<E>(arch, x, importance, &mut out);
+                out
+            };
+            let plain = of(Arch::Scalar);
+            for arch in sets() {
+                assert!(
+                    of(arch) == plain,
+                    "{name}, {arch:?}, {}",
+                    importance.is_some()
+                );
+            }
+        }
+    }
+
+    /// A row of nine blocks: what is searched together is whole for no register.
+    #[test]
+    fn all_instruction_sets_make_the_same_bytes() {
+        let mut state = 1u64;
+        let mut number = || {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+        };
+        let x: Vec<f32> = (0..9 * 256)
+            .map(|i| number() * if i % 300 < 20 { 0.0 } else { 0.1 })
+            .collect();
+        let w: Vec<f32> = (0..9 * 256).map(|_| number().powi(2)).collect();
+        macro_rules! check {
+            ($($format:ident)*) => {$(
+                let bytes = x.len() / $format::VALUES * $format::BYTES;
+                same_bytes::<$format::Format>(stringify!($format), &x, &w, bytes);
+            )*};
+        }
+        check!(q8_0 q4_0 q4_1 q5_0 q5_1 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs);
     }
 }

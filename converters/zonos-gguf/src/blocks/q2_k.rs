@@ -1,8 +1,10 @@
 //! Q2_K: 16 groups of 16 values with 4-bit scales and minima; value = d scale code - dmin minimum.
 
+use pulp::Simd;
+
 use super::k::{Spec, choose, put_two_bits, two_bits};
 use crate::numeric::half_at;
-use crate::search::Grid;
+use crate::search::{Encode, Grid, Weights};
 
 /// Values in a block.
 pub const VALUES: usize = super::k::VALUES;
@@ -20,6 +22,7 @@ const SPEC: Spec<16> = Spec {
         steps: 15,
     },
     spread: 1.0,
+    weights: Weights::Magnitudes,
 };
 
 /// What the two nibbles keep.
@@ -46,13 +49,20 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-/// Encodes a block.
-pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let parts = choose::<16, 16, true>(x, importance, &SPEC);
-    for (s, (scale, low)) in block.iter_mut().zip(parts.sc.iter().zip(parts.mn)) {
-        *s = scale | low << 4;
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let blocks = dst.as_chunks_mut::<BYTES>().0;
+        choose::<S, 16, 16, true>(simd, src, importance, &SPEC, |i, parts| {
+            let block = &mut blocks[i];
+            for (s, (scale, low)) in block.iter_mut().zip(parts.sc.iter().zip(parts.mn)) {
+                *s = scale | low << 4;
+            }
+            put_two_bits(&parts.codes, &mut block[16..80]);
+            block[80..82].copy_from_slice(&parts.d.to_le_bytes());
+            block[82..84].copy_from_slice(&parts.dmin.to_le_bytes());
+        });
     }
-    put_two_bits(&parts.codes, &mut block[16..80]);
-    block[80..82].copy_from_slice(&parts.d.to_le_bytes());
-    block[82..84].copy_from_slice(&parts.dmin.to_le_bytes());
 }

@@ -1,9 +1,14 @@
 //! Q3_K: 16 groups of 16 values with 6-bit scales; value = d (scale - 32) (code - 4), where the
 //! code's upper bit lies apart.
 
-use super::k::{add_bit, put_bit, put_two_bits, recode_signed, two_bits};
-use crate::numeric::{half_at, half_bits, half_value, nearest, peak, sum_of_squares};
-use crate::search::{F4, LANES, descent, gather, importance_weights, in_order, signed, sums};
+use pulp::Simd;
+
+use super::k::{
+    SPAN, TOGETHER, add_bit, narrow, put_bit, put_two_bits, recode_signed, squares_of_blocks,
+    two_bits,
+};
+use crate::numeric::{half_at, half_bits, half_value, nearest, peak};
+use crate::search::{Descent, Each, Encode, MOST, Weights, signed};
 
 /// Values in a block.
 pub const VALUES: usize = super::k::VALUES;
@@ -42,77 +47,99 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-/// Encodes a block.
-pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let mut codes = [0u8; VALUES];
-    let (d, scales) = match importance {
-        None => plain(x, &mut codes),
-        Some(w) => weighted(x, w, &mut codes),
-    };
-    let half = half_bits(d);
-    for (g, (x, codes)) in x
-        .as_chunks::<16>()
-        .0
-        .iter()
-        .zip(codes.as_chunks_mut::<16>().0)
-        .enumerate()
-    {
-        let step = half_value(half) * (i32::from(scales[g]) - 32) as f32;
-        if step != 0.0 {
-            recode_signed(x, step, TOP, codes);
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let parts = src.chunks(SPAN).zip(dst.chunks_mut(TOGETHER * BYTES));
+        let mut found = Descent::new();
+        for (part, (x, out)) in parts.enumerate() {
+            let out = out.as_chunks_mut::<BYTES>().0;
+            match importance {
+                None => plain(simd, x, &mut found, out),
+                Some(w) => weighted(simd, x, &w[part * SPAN..][..x.len()], out),
+            }
         }
     }
-    put_bit(&codes, 2, &mut block[..32]);
-    put_two_bits(&codes, &mut block[32..96]);
-    put_scales(&scales, &mut block[96..108]);
-    block[108..].copy_from_slice(&half.to_le_bytes());
 }
 
 /// Coordinate descent in each group; the scales as 32nds of their peak.
-fn plain(x: &[f32; VALUES], codes: &mut [u8; VALUES]) -> (f32, [u8; 16]) {
-    let mut scale = [0.0f32; 16];
-    for half in 0..2 {
-        let (s, found) = descent(&gather::<16>(&x[128 * half..]));
-        scale[LANES * half..][..LANES].copy_from_slice(&s);
-        codes[128 * half..][..128].copy_from_slice(found.as_flattened());
+#[inline(always)]
+fn plain<S: Simd>(simd: S, x: &[f32], found: &mut Descent<16>, out: &mut [[u8; BYTES]]) {
+    found.search(simd, x);
+    let blocks = x.as_chunks::<VALUES>().0.iter().zip(out);
+    for (i, (x, block)) in blocks.enumerate() {
+        let scale = &found.scale[16 * i..][..16];
+        let largest = peak(scale).1;
+        let (mut d, mut scales) = (0.0, [0; 16]);
+        if largest != 0.0 {
+            let inverse = -32.0 / largest;
+            d = 1.0 / inverse;
+            for (l, s) in scales.iter_mut().zip(scale) {
+                *l = (i32::from(nearest(inverse * s) as i8).clamp(-32, 31) + 32) as u8;
+            }
+        }
+        put(simd, x, d, &scales, |g, _| found.codes(16 * i + g), block);
     }
-    let largest = peak(&scale).1;
-    if largest == 0.0 {
-        return (0.0, [0; 16]);
-    }
-    let inverse = -32.0 / largest;
-    let scales = scale.map(|s| (i32::from(nearest(inverse * s) as i8).clamp(-32, 31) + 32) as u8);
-    (1.0 / inverse, scales)
 }
 
 /// The signed search in each group, and once more on the scales.
-fn weighted(
-    x: &[f32; VALUES],
-    importance: &[f32; VALUES],
-    codes: &mut [u8; VALUES],
-) -> (f32, [u8; 16]) {
-    let spread = [F4::splat(2.0 * sum_of_squares(x) / VALUES as f32); 2];
-    let (mut scale, mut weight) = ([0.0f32; 128], [0.0f32; 128]);
-    for half in 0..2 {
-        let part = &x[128 * half..][..128];
-        let groups = gather::<16>(part);
-        let weights = importance_weights(&groups, &gather(&importance[128 * half..]), &spread);
-        let found = signed(&groups, &weights, TOP);
-        scale[LANES * half..][..LANES].copy_from_slice(&found.scale);
-        weight[LANES * half..][..LANES].copy_from_slice(&in_order(&sums(&weights)));
-        for (i, v) in part.iter().enumerate() {
-            codes[128 * half + i] = found.code(i / 16, *v);
+#[inline(always)]
+fn weighted<S: Simd>(simd: S, x: &[f32], importance: &[f32], out: &mut [[u8; BYTES]]) {
+    let mut spread: Each = [0.0; MOST];
+    let squares = squares_of_blocks(x);
+    for (g, spread) in spread.iter_mut().enumerate() {
+        *spread = 2.0 * squares[g / 16] / VALUES as f32;
+    }
+    let weights = Weights::Spread(importance, &spread);
+    let found = signed::<S, 16>(simd, x, weights, TOP);
+    // The sixteen scales of a block are one group.
+    let groups = x.len() / 16;
+    let (scale, weight) = (&found.scale[..groups], &found.weight[..groups]);
+    let scales = signed::<S, 16>(simd, scale, Weights::Given(weight), 32);
+    let blocks = x.as_chunks::<VALUES>().0.iter().zip(out);
+    for (i, (x, block)) in blocks.enumerate() {
+        let mut l = [0u8; 16];
+        for (l, s) in l.iter_mut().zip(&scale[16 * i..]) {
+            *l = scales.code(i, *s);
         }
+        let code = |g: usize, x: &[f32; 16]| x.map(|v| found.code(16 * i + g, v));
+        put(simd, x, scales.scale[i], &l, code, block);
     }
-    // The sixteen scales are one group; the seven others are zeros.
-    let found = signed::<16>(&gather(&scale), &gather(&weight), 32);
-    let mut scales = [0u8; 16];
-    for (code, s) in scales.iter_mut().zip(scale) {
-        *code = found.code(0, s);
-    }
-    (found.scale[0], scales)
 }
 
+/// Encodes a block whose scales are found; `code` gives the codes of a group that has a stored scale of
+/// zero.
+#[inline(always)]
+fn put<S: Simd>(
+    simd: S,
+    x: &[f32; VALUES],
+    d: f32,
+    scales: &[u8; 16],
+    code: impl Fn(usize, &[f32; 16]) -> [u8; 16],
+    block: &mut [u8; BYTES],
+) {
+    let mut codes = [0u32; VALUES];
+    let half = half_bits(d);
+    let d = half_value(half);
+    let groups = codes.as_chunks_mut::<16>().0.iter_mut();
+    for (g, (x, codes)) in x.as_chunks::<16>().0.iter().zip(groups).enumerate() {
+        let step = d * (i32::from(scales[g]) - 32) as f32;
+        if step != 0.0 {
+            recode_signed(simd, x, step, TOP, codes);
+        } else {
+            *codes = code(g, x).map(u32::from);
+        }
+    }
+    let codes = narrow(&codes);
+    put_bit(&codes, 2, &mut block[..32]);
+    put_two_bits(&codes, &mut block[32..96]);
+    put_scales(scales, &mut block[96..108]);
+    block[108..].copy_from_slice(&half.to_le_bytes());
+}
+
+#[inline(always)]
 fn put_scales(scales: &[u8; 16], out: &mut [u8]) {
     out.fill(0);
     for j in 0..16 {

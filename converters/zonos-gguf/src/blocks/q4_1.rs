@@ -1,7 +1,10 @@
 //! Q4_1: 32 values, half scale `d` and minimum `m`, sixteen bytes of nibbles; value = nibble d + m.
 
+use pulp::Simd;
+
 use super::legacy::{affine_row, nibbles, put_nibbles};
 use crate::numeric::{half_at, put_half};
+use crate::search::Encode;
 
 /// Values in a block.
 pub const VALUES: usize = super::legacy::VALUES;
@@ -19,11 +22,16 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
-    let out = dst.as_chunks_mut::<BYTES>().0;
-    affine_row(src, importance, TOP, |i, d, m, codes| {
-        put(&mut out[i], d, m, codes)
-    });
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let out = dst.as_chunks_mut::<BYTES>().0;
+        affine_row(simd, src, importance, TOP, |i, d, m, codes| {
+            put(&mut out[i], d, m, codes)
+        });
+    }
 }
 
 #[inline(always)]

@@ -1,9 +1,11 @@
 //! Q4_K: 8 groups of 32 values with 6-bit scales and minima, 4-bit codes;
 //! value = d scale code - dmin minimum.
 
+use pulp::Simd;
+
 use super::k::{Spec, affine_groups, choose, nibbles, packed_scales, put_nibbles, scales};
 use crate::numeric::half_at;
-use crate::search::Grid;
+use crate::search::{Encode, Grid, Weights};
 
 /// Values in a block.
 pub const VALUES: usize = super::k::VALUES;
@@ -21,6 +23,7 @@ const SPEC: Spec<8> = Spec {
         steps: 20,
     },
     spread: 2.0,
+    weights: Weights::RmsAndMagnitudes,
 };
 
 /// The eight scales and the eight minima, 0..63.
@@ -39,11 +42,18 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     affine_groups([half_at(block, 0), half_at(block, 2)], scales, &codes, out);
 }
 
-/// Encodes a block.
-pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let parts = choose::<8, 32, false>(x, importance, &SPEC);
-    block[..2].copy_from_slice(&parts.d.to_le_bytes());
-    block[2..4].copy_from_slice(&parts.dmin.to_le_bytes());
-    block[4..16].copy_from_slice(&packed_scales(&parts.sc, &parts.mn));
-    put_nibbles(&parts.codes, &mut block[16..]);
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let blocks = dst.as_chunks_mut::<BYTES>().0;
+        choose::<S, 8, 32, false>(simd, src, importance, &SPEC, |i, parts| {
+            let block = &mut blocks[i];
+            block[..2].copy_from_slice(&parts.d.to_le_bytes());
+            block[2..4].copy_from_slice(&parts.dmin.to_le_bytes());
+            block[4..16].copy_from_slice(&packed_scales(&parts.sc, &parts.mn));
+            put_nibbles(&parts.codes, &mut block[16..]);
+        });
+    }
 }

@@ -1,7 +1,10 @@
 //! Q5_0: 32 values, a half scale `d`, the fifth bits `qh`, sixteen bytes of nibbles; value = (code - 16) d.
 
+use pulp::Simd;
+
 use super::legacy::{five_bits, put_fifth_bits, put_nibbles, signed_row};
 use crate::numeric::{half_at, put_half};
+use crate::search::Encode;
 
 /// Values in a block.
 pub const VALUES: usize = super::legacy::VALUES;
@@ -19,11 +22,16 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-pub(super) fn quantize_row(src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
-    let out = dst.as_chunks_mut::<BYTES>().0;
-    signed_row(src, importance, TOP, |i, d, codes| {
-        put(&mut out[i], d, codes)
-    });
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let out = dst.as_chunks_mut::<BYTES>().0;
+        signed_row(simd, src, importance, TOP, |i, d, codes| {
+            put(&mut out[i], d, codes)
+        });
+    }
 }
 
 #[inline(always)]

@@ -1,8 +1,10 @@
 //! Q6_K: 16 groups of 16 values with 8-bit scales; value = d scale (code - 32).
 
-use super::k::{put_two_bits, recode_signed, two_bits};
+use pulp::Simd;
+
+use super::k::{SPAN, TOGETHER, narrow, put_two_bits, recode_signed, two_bits};
 use crate::numeric::{ZERO_GROUP, half_at, half_bits, half_value, nearest, peak};
-use crate::search::{LANES, gather, signed, squares};
+use crate::search::{Encode, Signed, Weights, signed};
 
 /// Values in a block.
 pub const VALUES: usize = super::k::VALUES;
@@ -32,29 +34,42 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
-/// Encodes a block.
-pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &mut [u8; BYTES]) {
-    let mut scale = [0.0f32; 16];
-    let fit = |half: usize, scale: &mut [f32; 16]| {
-        let groups = gather::<16>(&x[128 * half..]);
-        let weights = match importance {
-            None => squares(&groups),
-            Some(w) => gather(&w[128 * half..]),
-        };
-        let found = signed(&groups, &weights, TOP);
-        scale[LANES * half..][..LANES].copy_from_slice(&found.scale);
-        found
-    };
-    let found = [fit(0, &mut scale), fit(1, &mut scale)];
-    let (largest, peak) = peak(&scale);
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(simd: S, src: &[f32], importance: Option<&[f32]>, dst: &mut [u8]) {
+        let parts = src.chunks(SPAN).zip(dst.chunks_mut(TOGETHER * BYTES));
+        for (part, (x, out)) in parts.enumerate() {
+            let weights = match importance {
+                None => Weights::Squares,
+                Some(w) => Weights::Given(&w[part * SPAN..][..x.len()]),
+            };
+            let found = signed::<S, 16>(simd, x, weights, TOP);
+            let blocks = x.as_chunks::<VALUES>().0.iter();
+            for (i, (x, block)) in blocks.zip(out.as_chunks_mut::<BYTES>().0).enumerate() {
+                put(simd, x, &found, 16 * i, block);
+            }
+        }
+    }
+}
+
+/// Encodes a block whose groups, from `first` on, are `found`.
+#[inline(always)]
+fn put<S: Simd>(simd: S, x: &[f32; VALUES], found: &Signed, first: usize, block: &mut [u8; BYTES]) {
+    let scale = &found.scale[first..first + 16];
+    let (largest, peak) = peak(scale);
     if largest < ZERO_GROUP {
         block.fill(0);
         return;
     }
     let inverse = -128.0 / peak;
     let half = half_bits(1.0 / inverse);
-    let scales = scale.map(|s| nearest(inverse * s).min(127) as i8);
-    let mut codes = [0u8; VALUES];
+    let mut scales = [0i8; 16];
+    for (l, s) in scales.iter_mut().zip(scale) {
+        *l = nearest(inverse * s).min(127) as i8;
+    }
+    let mut codes = [0u32; VALUES];
     for (g, (x, codes)) in x
         .as_chunks::<16>()
         .0
@@ -64,11 +79,12 @@ pub fn quantize(x: &[f32; VALUES], importance: Option<&[f32; VALUES]>, block: &m
     {
         let step = half_value(half) * f32::from(scales[g]);
         if step != 0.0 {
-            recode_signed(x, step, TOP, codes);
+            recode_signed(simd, x, step, TOP, codes);
         } else {
-            *codes = x.map(|v| found[g / LANES].code(g % LANES, v));
+            *codes = x.map(|v| found.code(first + g, v).into());
         }
     }
+    let codes = narrow(&codes);
     let halves = codes.as_chunks::<128>().0.iter();
     for (codes, low) in halves.zip(block[..128].as_chunks_mut::<64>().0) {
         for l in 0..64 {

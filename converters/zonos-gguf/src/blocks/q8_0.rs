@@ -1,6 +1,9 @@
 //! Q8_0: 32 values, a half scale `d` and 32 signed bytes; value = byte * d.
 
+use pulp::Simd;
+
 use crate::numeric::{half_at, inverse_or_zero, put_half};
+use crate::search::Encode;
 
 /// Values in a block.
 pub const VALUES: usize = 32;
@@ -16,9 +19,21 @@ pub fn dequantize(block: &[u8; BYTES], out: &mut [f32; VALUES]) {
     }
 }
 
+pub(super) struct Format;
+
+impl Encode for Format {
+    #[inline(always)]
+    fn encode<S: Simd>(_: S, src: &[f32], _: Option<&[f32]>, dst: &mut [u8]) {
+        let blocks = dst.as_chunks_mut::<BYTES>().0;
+        for (x, block) in src.as_chunks::<VALUES>().0.iter().zip(blocks) {
+            put(x, block);
+        }
+    }
+}
+
 /// Encodes a block: `d = largest / 127`, codes rounded half away from zero.
-#[inline]
-pub fn quantize(x: &[f32; VALUES], block: &mut [u8; BYTES]) {
+#[inline(always)]
+fn put(x: &[f32; VALUES], block: &mut [u8; BYTES]) {
     let mut lanes = [0.0f32; 8];
     for eight in x.as_chunks::<8>().0 {
         for (largest, v) in lanes.iter_mut().zip(eight) {

@@ -1,6 +1,8 @@
 //! x ~ s l - m with l in [0, top] and m >= 0.
 
-use super::{F4, Groups, LANES, Lanes, in_order};
+use pulp::Simd;
+
+use super::{Each, Groups, Lanes, MOST, TURNS, Vector, Weights, all, gather, put, width};
 use crate::numeric::nearest;
 
 /// The candidate grids: `(top + first + step * i) / range` for `i` in `0..=steps`.
@@ -14,13 +16,15 @@ pub(crate) struct Grid {
 /// What [`affine`] found, a number for each group.
 pub(crate) struct Affine {
     /// The scale s; 0 for a group without spread.
-    pub(crate) scale: [f32; LANES],
+    pub(crate) scale: Each,
     /// The minimum m.
-    pub(crate) min: [f32; LANES],
-    /// The grid that gave them: codes are `nearest(inverse * (x - origin))`, clamped.
-    inverse: [f32; LANES],
-    origin: [f32; LANES],
-    flat: [bool; LANES],
+    pub(crate) min: Each,
+    /// Sum of the weights.
+    pub(crate) weight: Each,
+    /// The grid that gave them: codes are `nearest(inverse * (x - origin))`, clamped. The inverse is 0 for
+    /// a group without spread.
+    inverse: Each,
+    origin: Each,
     top: i32,
 }
 
@@ -28,120 +32,171 @@ impl Affine {
     /// The code of `x`, a value of group `g`.
     #[inline]
     pub(crate) fn code(&self, g: usize, x: f32) -> u8 {
-        if self.flat[g] {
+        if self.inverse[g] == 0.0 {
             return 0;
         }
         nearest(self.inverse[g] * (x - self.origin[g])).clamp(0, self.top) as u8
     }
 }
 
-/// The best of `grid` by the weighted error, absolute (`ABSOLUTE`) or squared. The origin that an
-/// accepted candidate finds is the origin of all later candidates.
-pub(crate) fn affine<const N: usize, const ABSOLUTE: bool>(
-    x: &Groups<N>,
-    w: &Groups<N>,
+/// The best of `grid` by the weighted error, absolute (`ABSOLUTE`) or squared, for each group of `N`
+/// values in `x`, at most [`MOST`]. The origin that an accepted candidate finds is the origin of all later
+/// candidates.
+#[inline(always)]
+pub(crate) fn affine<S: Simd, const N: usize, const ABSOLUTE: bool>(
+    simd: S,
+    x: &[f32],
+    weights: Weights<'_>,
     top: i32,
     grid: Grid,
 ) -> Affine {
-    let one = F4::splat(1.0);
-    let top_value = F4::splat(top as f32);
-    let mut codes = [F4::ZERO; N];
-    let (mut high, mut origin) = ([F4::ZERO; 2], [F4::ZERO; 2]);
-    let (mut sw, mut sx) = ([F4::ZERO; 2], [F4::ZERO; 2]);
-    let (mut scale, mut best) = ([F4::ZERO; 2], [F4::ZERO; 2]);
-    let (mut kept_inverse, mut kept_origin) = ([F4::ZERO; 2], [F4::ZERO; 2]);
-    for h in 0..2 {
-        let mut low = x[h][0];
-        high[h] = low;
-        for i in 0..N {
-            low = x[h][i].smaller(low);
-            high[h] = x[h][i].larger(high[h]);
-            sw[h] = sw[h] + w[h][i];
-            sx[h] = sx[h] + w[h][i] * x[h][i];
-        }
-        origin[h] = low.above(F4::ZERO).pick(F4::ZERO, low);
-    }
-    // A group without spread is searched like any other, on a range of one, and set aside below.
-    let spread: [_; 2] = std::array::from_fn(|h| high[h].above(origin[h]));
-    let flat_min = origin.map(F4::neg);
-    for h in 0..2 {
-        let inverse = top_value / spread[h].pick(high[h] - origin[h], one);
-        scale[h] = one / inverse;
-        code_sums(&x[h], &w[h], inverse, origin[h], top_value, &mut codes);
-        best[h] = error::<N, ABSOLUTE>(&x[h], &w[h], scale[h], origin[h], &codes);
-        (kept_inverse[h], kept_origin[h]) = (inverse, origin[h]);
-    }
-    for i in 0..=grid.steps {
-        let step = F4::splat(grid.first + grid.step * i as f32 + top as f32);
-        for h in 0..2 {
-            let inverse = step / spread[h].pick(high[h] - origin[h], one);
-            let (sl, sll, sxl) = code_sums(&x[h], &w[h], inverse, origin[h], top_value, &mut codes);
-            let det = sw[h] * sll - sl * sl;
-            let solvable = det.above(F4::ZERO);
-            let det = solvable.pick(det, one);
-            let s = (sw[h] * sxl - sx[h] * sl) / det;
-            let low = (sll * sx[h] - sl * sxl) / det;
-            let above = low.above(F4::ZERO);
-            let some = sll.differs(F4::ZERO);
-            let through_zero = some.pick(sxl / some.pick(sll, one), F4::ZERO);
-            let s = above.pick(through_zero, s);
-            let low = above.pick(F4::ZERO, low);
-            let e = error::<N, ABSOLUTE>(&x[h], &w[h], s, low, &codes);
-            let take = solvable.and(e.below(best[h]));
-            best[h] = take.pick(e, best[h]);
-            scale[h] = take.pick(s, scale[h]);
-            kept_inverse[h] = take.pick(inverse, kept_inverse[h]);
-            kept_origin[h] = take.pick(origin[h], kept_origin[h]);
-            origin[h] = take.pick(low, origin[h]);
-        }
-    }
-    let scale: Lanes = std::array::from_fn(|h| spread[h].pick(scale[h], F4::ZERO));
-    let min: Lanes = std::array::from_fn(|h| spread[h].pick(origin[h].neg(), flat_min[h]));
-    Affine {
-        scale: in_order(&scale),
-        min: in_order(&min),
-        inverse: in_order(&kept_inverse),
-        origin: in_order(&kept_origin),
-        flat: std::array::from_fn(|g| !spread[g / 4].lane(g % 4)),
+    let mut out = Affine {
+        scale: [0.0; MOST],
+        min: [0.0; MOST],
+        weight: [0.0; MOST],
+        inverse: [0.0; MOST],
+        origin: [0.0; MOST],
         top,
+    };
+    let at_once = width::<S, TURNS>();
+    for (part, x) in x.chunks(at_once * N).enumerate() {
+        let first = part * at_once;
+        let groups = gather::<S, N, TURNS>(simd, x);
+        let w = weights.of(simd, &groups, first);
+        search::<S, N, ABSOLUTE>(simd, &groups, &w, grid, first, &mut out);
     }
+    out
+}
+
+#[inline(always)]
+fn search<S: Simd, const N: usize, const ABSOLUTE: bool>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    grid: Grid,
+    first: usize,
+    out: &mut Affine,
+) {
+    let of = |v: f32| Vector::splat(simd, v);
+    let top = out.top as f32;
+    let (zero, one) = (of(0.0), of(1.0));
+    let mut codes = [[simd.splat_f32s(0.0); TURNS]; N];
+    let mut low: Lanes<S> = all(simd, 0.0);
+    for h in 0..TURNS {
+        low[h] = Vector::new(simd, x[0][h]);
+    }
+    let mut high = low;
+    let [mut sw, mut sx]: [Lanes<S>; 2] = [all(simd, 0.0); 2];
+    for i in 0..N {
+        for h in 0..TURNS {
+            let (x, w) = (Vector::new(simd, x[i][h]), Vector::new(simd, w[i][h]));
+            low[h] = x.smaller(low[h]);
+            high[h] = x.larger(high[h]);
+            sw[h] = sw[h] + w;
+            sx[h] = sx[h] + w * x;
+        }
+    }
+    let (mut origin, mut flat_min) = (low, low);
+    let (mut scale, mut kept_inverse) = (low, low);
+    let mut spread = [zero.above(zero); TURNS];
+    for h in 0..TURNS {
+        origin[h] = low[h].above(zero).pick(zero, low[h]);
+        flat_min[h] = origin[h].neg();
+        // A group without spread is searched like any other, on a range of one, and set aside below.
+        spread[h] = high[h].above(origin[h]);
+        kept_inverse[h] = of(top) / spread[h].pick(high[h] - origin[h], one);
+        scale[h] = one / kept_inverse[h];
+    }
+    let mut kept_origin = origin;
+    code_sums(simd, x, w, &kept_inverse, &origin, top, &mut codes);
+    let mut best = error::<S, N, ABSOLUTE>(simd, x, w, &scale, &origin, &codes);
+    for i in 0..=grid.steps {
+        let step = of(grid.first + grid.step * i as f32 + top);
+        let mut inverse = origin;
+        for h in 0..TURNS {
+            inverse[h] = step / spread[h].pick(high[h] - origin[h], one);
+        }
+        let [sl, sll, sxl] = code_sums(simd, x, w, &inverse, &origin, top, &mut codes);
+        let (mut s, mut low, mut solvable) = (origin, origin, spread);
+        for h in 0..TURNS {
+            let det = sw[h] * sll[h] - sl[h] * sl[h];
+            solvable[h] = det.above(zero);
+            let det = solvable[h].pick(det, one);
+            s[h] = (sw[h] * sxl[h] - sx[h] * sl[h]) / det;
+            low[h] = (sll[h] * sx[h] - sl[h] * sxl[h]) / det;
+            let above = low[h].above(zero);
+            let none = sll[h].equals(zero);
+            let through_zero = none.pick(zero, sxl[h] / none.pick(one, sll[h]));
+            s[h] = above.pick(through_zero, s[h]);
+            low[h] = above.pick(zero, low[h]);
+        }
+        let e = error::<S, N, ABSOLUTE>(simd, x, w, &s, &low, &codes);
+        for h in 0..TURNS {
+            let take = solvable[h].and(e[h].below(best[h]));
+            best[h] = take.pick(e[h], best[h]);
+            scale[h] = take.pick(s[h], scale[h]);
+            kept_inverse[h] = take.pick(inverse[h], kept_inverse[h]);
+            kept_origin[h] = take.pick(origin[h], kept_origin[h]);
+            origin[h] = take.pick(low[h], origin[h]);
+        }
+    }
+    let mut min = origin;
+    for h in 0..TURNS {
+        scale[h] = spread[h].pick(scale[h], zero);
+        min[h] = spread[h].pick(origin[h].neg(), flat_min[h]);
+        kept_inverse[h] = spread[h].pick(kept_inverse[h], zero);
+    }
+    put(&scale, first, &mut out.scale);
+    put(&min, first, &mut out.min);
+    put(&sw, first, &mut out.weight);
+    put(&kept_inverse, first, &mut out.inverse);
+    put(&kept_origin, first, &mut out.origin);
 }
 
 /// Codes on one grid, and `(sum w l, sum (w l) l, sum (w l) x)` of each group.
 #[inline(always)]
-fn code_sums<const N: usize>(
-    x: &[F4; N],
-    w: &[F4; N],
-    inverse: F4,
-    origin: F4,
-    top: F4,
-    codes: &mut [F4; N],
-) -> (F4, F4, F4) {
-    let (mut sl, mut sll, mut sxl) = (F4::ZERO, F4::ZERO, F4::ZERO);
+fn code_sums<S: Simd, const N: usize>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    inverse: &Lanes<S>,
+    origin: &Lanes<S>,
+    top: f32,
+    codes: &mut Groups<S, N>,
+) -> [Lanes<S>; 3] {
+    let (zero, top) = (Vector::splat(simd, 0.0), Vector::splat(simd, top));
+    let [mut sl, mut sll, mut sxl] = [all(simd, 0.0); 3];
     for i in 0..N {
-        let q = (inverse * (x[i] - origin)).nearest_within(F4::ZERO, top);
-        codes[i] = q;
-        let wq = w[i] * q;
-        sl = sl + wq;
-        sll = sll + wq * q;
-        sxl = sxl + wq * x[i];
+        for h in 0..TURNS {
+            let (x, w) = (Vector::new(simd, x[i][h]), Vector::new(simd, w[i][h]));
+            let q = (inverse[h] * (x - origin[h])).nearest_within(zero, top);
+            codes[i][h] = q.lanes;
+            let wq = w * q;
+            sl[h] = sl[h] + wq;
+            sll[h] = sll[h] + wq * q;
+            sxl[h] = sxl[h] + wq * x;
+        }
     }
-    (sl, sll, sxl)
+    [sl, sll, sxl]
 }
 
 /// Weighted error of `s l + low` against x.
 #[inline(always)]
-fn error<const N: usize, const ABSOLUTE: bool>(
-    x: &[F4; N],
-    w: &[F4; N],
-    s: F4,
-    low: F4,
-    codes: &[F4; N],
-) -> F4 {
-    let mut out = F4::ZERO;
+fn error<S: Simd, const N: usize, const ABSOLUTE: bool>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    s: &Lanes<S>,
+    low: &Lanes<S>,
+    codes: &Groups<S, N>,
+) -> Lanes<S> {
+    let mut out = all(simd, 0.0);
     for i in 0..N {
-        let d = s * codes[i] + low - x[i];
-        out = out + w[i] * if ABSOLUTE { d.abs() } else { d * d };
+        for h in 0..TURNS {
+            let (x, w) = (Vector::new(simd, x[i][h]), Vector::new(simd, w[i][h]));
+            let d = s[h] * Vector::new(simd, codes[i][h]) + low[h] - x;
+            out[h] = out[h] + w * if ABSOLUTE { d.abs() } else { d * d };
+        }
     }
     out
 }

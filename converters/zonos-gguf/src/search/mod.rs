@@ -1,8 +1,9 @@
 //! The scale searches of the quantisers (`gguf.md` 4.1).
 //!
-//! A search sums strictly from left to right inside a group, which no processor does fast. So
-//! eight groups are searched at once, one in each lane of two vectors: `groups[h][i]` holds value `i`
-//! of groups `4 h .. 4 h + 4`, and the order inside each group stays what it has to be.
+//! A search sums strictly from left to right inside a group, which no processor does fast. So many
+//! groups are searched at once, one in each lane of a few registers: `groups[i][h]` holds value `i` of
+//! as many groups as a register has lanes, and the order inside each group stays what it has to be.
+//! Several registers take turns, since each sum has to wait for the one before.
 
 #![allow(
     clippy::needless_range_loop,
@@ -11,96 +12,119 @@
 
 mod affine;
 mod descent;
-mod lanes;
+mod dispatch;
 mod positive;
 mod signed;
+mod vector;
+mod weights;
+
+use pulp::Simd;
 
 pub(crate) use affine::{Affine, Grid, affine};
-pub(crate) use descent::descent;
-pub(crate) use lanes::F4;
+pub(crate) use descent::Descent;
+#[cfg(test)]
+pub(crate) use dispatch::encode_on;
+pub(crate) use dispatch::{Encode, encode};
 pub(crate) use positive::positive;
-pub(crate) use signed::signed;
+pub(crate) use signed::{Signed, signed};
+pub(crate) use vector::{Vector, put_whole};
+pub(crate) use weights::Weights;
 
-/// Groups that are searched at once.
-pub(crate) const LANES: usize = 8;
+/// Most groups that a search takes: of 16 values, those of four blocks of the K formats.
+pub(crate) const MOST: usize = 64;
 
-/// One number for each of the groups.
-pub(crate) type Lanes = [F4; 2];
+/// A number for each group.
+pub(crate) type Each = [f32; MOST];
+
+/// Registers that take turns.
+pub(crate) const TURNS: usize = 2;
 
 /// Groups of `N` values, transposed.
-pub(crate) type Groups<const N: usize> = [[F4; N]; 2];
+pub(crate) type Groups<S, const N: usize, const U: usize = TURNS> = [[<S as Simd>::f32s; U]; N];
 
-/// The numbers in the order of the groups.
+/// One number for each of the groups in `U` registers.
+pub(crate) type Lanes<S, const U: usize = TURNS> = [Vector<S>; U];
+
+/// Groups in `U` registers.
 #[inline(always)]
-pub(crate) fn in_order(lanes: &Lanes) -> [f32; LANES] {
-    let [a, b] = lanes;
-    let mut out = [0.0; LANES];
-    out[..4].copy_from_slice(&a.0);
-    out[4..].copy_from_slice(&b.0);
-    out
+pub(crate) fn width<S: Simd, const U: usize>() -> usize {
+    U * S::F32_LANES
 }
 
-/// Transposes [`LANES`] groups of `N` values. Missing ones (a short slice) read as zeros.
-#[inline]
-pub(crate) fn gather<const N: usize>(x: &[f32]) -> Groups<N> {
-    let mut out = [[F4::ZERO; N]; 2];
-    for (g, group) in x.as_chunks::<N>().0.iter().take(LANES).enumerate() {
-        for i in 0..N {
-            out[g / 4][i].0[g % 4] = group[i];
-        }
+/// The same number for all.
+#[inline(always)]
+pub(crate) fn all<S: Simd, const U: usize>(simd: S, v: f32) -> Lanes<S, U> {
+    [Vector::splat(simd, v); U]
+}
+
+/// Puts the numbers of the groups from `first` on in their places.
+#[inline(always)]
+pub(crate) fn put<S: Simd, const U: usize>(lanes: &Lanes<S, U>, first: usize, out: &mut Each) {
+    for h in 0..U {
+        let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&lanes[h].lanes));
+        let at = first + h * S::F32_LANES;
+        out[at..at + S::F32_LANES].copy_from_slice(lanes);
+    }
+}
+
+/// Numbers of the groups from `first` on.
+#[inline(always)]
+pub(crate) fn take<S: Simd, const U: usize>(simd: S, numbers: &Each, first: usize) -> Lanes<S, U> {
+    let mut out = all(simd, 0.0);
+    for h in 0..U {
+        let at = first + h * S::F32_LANES;
+        let numbers = S::as_simd_f32s(&numbers[at..at + S::F32_LANES]).0;
+        out[h] = Vector::new(simd, numbers[0]);
     }
     out
 }
 
-/// `importance * sqrt(spread + x^2)`: the weight of a value that has an importance.
-#[inline]
-pub(crate) fn importance_weights<const N: usize>(
-    x: &Groups<N>,
-    importance: &Groups<N>,
-    spread: &Lanes,
-) -> Groups<N> {
-    let mut out = *x;
-    for h in 0..2 {
+/// Transposes the groups in `x`, at most [`width`]. Missing ones read as zeros.
+#[inline(always)]
+pub(crate) fn gather<S: Simd, const N: usize, const U: usize>(
+    simd: S,
+    x: &[f32],
+) -> Groups<S, N, U> {
+    let mut out = [[simd.splat_f32s(0.0); U]; N];
+    let flat: &mut [f32] = bytemuck::cast_slice_mut(out.as_flattened_mut());
+    let width = width::<S, U>();
+    for (g, group) in x.as_chunks::<N>().0.iter().take(width).enumerate() {
         for i in 0..N {
-            let v = x[h][i];
-            out[h][i] = importance[h][i] * (spread[h] + v * v).sqrt();
+            flat[i * width + g] = group[i];
         }
-    }
-    out
-}
-
-/// `x^2`.
-#[inline]
-pub(crate) fn squares<const N: usize>(x: &Groups<N>) -> Groups<N> {
-    let mut out = *x;
-    for v in out.as_flattened_mut() {
-        *v = *v * *v;
     }
     out
 }
 
 /// Sum of each group.
-#[inline]
-pub(crate) fn sums<const N: usize>(x: &Groups<N>) -> Lanes {
-    let mut out = [F4::ZERO; 2];
+#[inline(always)]
+pub(crate) fn sums<S: Simd, const N: usize, const U: usize>(
+    simd: S,
+    x: &Groups<S, N, U>,
+) -> Lanes<S, U> {
+    let mut out = all(simd, 0.0);
     for i in 0..N {
-        for h in 0..2 {
-            out[h] = out[h] + x[h][i];
+        for h in 0..U {
+            out[h] = out[h] + Vector::new(simd, x[i][h]);
         }
     }
     out
 }
 
 /// Largest magnitude of each group and the first value that has it.
-#[inline]
-pub(crate) fn peaks<const N: usize>(x: &Groups<N>) -> (Lanes, Lanes) {
-    let (mut largest, mut value) = ([F4::ZERO; 2], [F4::ZERO; 2]);
+#[inline(always)]
+pub(crate) fn peaks<S: Simd, const N: usize, const U: usize>(
+    simd: S,
+    x: &Groups<S, N, U>,
+) -> (Lanes<S, U>, Lanes<S, U>) {
+    let [mut largest, mut value]: [Lanes<S, U>; 2] = [all(simd, 0.0); 2];
     for i in 0..N {
-        for h in 0..2 {
-            let magnitude = x[h][i].abs();
+        for h in 0..U {
+            let v = Vector::new(simd, x[i][h]);
+            let magnitude = v.abs();
             let more = magnitude.above(largest[h]);
-            largest[h] = magnitude.larger(largest[h]);
-            value[h] = more.pick(x[h][i], value[h]);
+            largest[h] = more.pick(magnitude, largest[h]);
+            value[h] = more.pick(v, value[h]);
         }
     }
     (largest, value)

@@ -1,20 +1,26 @@
 //! x ~ s l with l in [-top, top - 1].
 
-use super::{F4, Groups, LANES, Lanes, in_order, peaks};
+use pulp::Simd;
+
+use super::{
+    Each, Groups, Lanes, MOST, TURNS, Vector, Weights, all, gather, peaks, put, sums, width,
+};
 use crate::numeric::{ZERO_GROUP, nearest};
 
 /// What [`signed`] found, a number for each group.
 pub(crate) struct Signed {
     /// The scale; 0 for a group of zeros.
-    pub(crate) scale: [f32; LANES],
+    pub(crate) scale: Each,
+    /// Sum of the weights.
+    pub(crate) weight: Each,
     /// The grid that gave it: codes are `nearest(inverse * x)`, clamped. 0 for a group of zeros.
-    inverse: [f32; LANES],
+    inverse: Each,
     top: i32,
 }
 
 impl Signed {
     /// The code of `x`, a value of group `g`, with `top` added: 0..2 top.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn code(&self, g: usize, x: f32) -> u8 {
         let inverse = self.inverse[g];
         if inverse == 0.0 {
@@ -24,65 +30,109 @@ impl Signed {
     }
 }
 
-/// The best of nineteen grids around `-top / peak` by `(sum w x l)^2 / sum w l^2`.
-pub(crate) fn signed<const N: usize>(x: &Groups<N>, w: &Groups<N>, top: i32) -> Signed {
-    let (largest, peak) = peaks(x);
-    let zero = largest.map(|v| v.below(F4::splat(ZERO_GROUP)));
-    let safe: Lanes = std::array::from_fn(|h| zero[h].pick(F4::splat(1.0), peak[h]));
-    let mut wx = *w;
-    for h in 0..2 {
-        for i in 0..N {
-            wx[h][i] = w[h][i] * x[h][i];
-        }
-    }
-    let top_value = top as f32;
-    let (mut scale, mut best, mut inverse) = ([F4::ZERO; 2], [F4::ZERO; 2], [F4::ZERO; 2]);
-    for h in 0..2 {
-        inverse[h] = F4::splat(-top_value) / safe[h];
-        let (a, b) = grid_sums(&x[h], &w[h], &wx[h], inverse[h], top_value);
-        let some = b.differs(F4::ZERO);
-        scale[h] = some.pick(a / some.pick(b, F4::splat(1.0)), F4::ZERO);
-        best[h] = scale[h] * a;
-    }
-    for step in (-9..=9).filter(|&step| step != 0) {
-        let grid = F4::splat(-(top_value + 0.1f32 * step as f32));
-        for h in 0..2 {
-            let candidate = grid / safe[h];
-            let (a, b) = grid_sums(&x[h], &w[h], &wx[h], candidate, top_value);
-            let take = b.above(F4::ZERO).and((a * a).above(best[h] * b));
-            let s = a / take.pick(b, F4::splat(1.0));
-            scale[h] = take.pick(s, scale[h]);
-            best[h] = take.pick(s * a, best[h]);
-            inverse[h] = take.pick(candidate, inverse[h]);
-        }
-    }
-    for h in 0..2 {
-        scale[h] = zero[h].pick(F4::ZERO, scale[h]);
-        inverse[h] = zero[h].pick(F4::ZERO, inverse[h]);
-    }
-    Signed {
-        scale: in_order(&scale),
-        inverse: in_order(&inverse),
+/// The best of nineteen grids around `-top / peak` by `(sum w x l)^2 / sum w l^2`, for each group of `N`
+/// values in `x`, at most [`MOST`].
+#[inline(always)]
+pub(crate) fn signed<S: Simd, const N: usize>(
+    simd: S,
+    x: &[f32],
+    weights: Weights<'_>,
+    top: i32,
+) -> Signed {
+    let mut out = Signed {
+        scale: [0.0; MOST],
+        weight: [0.0; MOST],
+        inverse: [0.0; MOST],
         top,
+    };
+    let at_once = width::<S, TURNS>();
+    for (part, x) in x.chunks(at_once * N).enumerate() {
+        let first = part * at_once;
+        let groups = gather::<S, N, TURNS>(simd, x);
+        let w = weights.of(simd, &groups, first);
+        search(simd, &groups, &w, first, &mut out);
     }
+    out
+}
+
+#[inline(always)]
+fn search<S: Simd, const N: usize>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    first: usize,
+    out: &mut Signed,
+) {
+    let of = |v: f32| Vector::splat(simd, v);
+    let (zero, one) = (of(0.0), of(1.0));
+    let top = out.top as f32;
+    let (largest, peak) = peaks(simd, x);
+    let mut wx = *w;
+    for i in 0..N {
+        for h in 0..TURNS {
+            wx[i][h] = (Vector::new(simd, w[i][h]) * Vector::new(simd, x[i][h])).lanes;
+        }
+    }
+    let mut none = [zero.above(zero); TURNS];
+    let (mut safe, mut inverse) = (peak, peak);
+    for h in 0..TURNS {
+        none[h] = largest[h].below(of(ZERO_GROUP));
+        safe[h] = none[h].pick(one, peak[h]);
+        inverse[h] = of(-top) / safe[h];
+    }
+    let [a, b] = grid_sums(simd, x, w, &wx, &inverse, top);
+    let (mut scale, mut best) = (a, a);
+    for h in 0..TURNS {
+        let nothing = b[h].equals(zero);
+        scale[h] = nothing.pick(zero, a[h] / nothing.pick(one, b[h]));
+        best[h] = scale[h] * a[h];
+    }
+    for step in -9..=9 {
+        if step == 0 {
+            continue;
+        }
+        let grid = of(-(top + 0.1f32 * step as f32));
+        let mut candidate = safe;
+        for h in 0..TURNS {
+            candidate[h] = grid / safe[h];
+        }
+        let [a, b] = grid_sums(simd, x, w, &wx, &candidate, top);
+        for h in 0..TURNS {
+            let take = b[h].above(zero).and((a[h] * a[h]).above(best[h] * b[h]));
+            let s = a[h] / take.pick(b[h], one);
+            scale[h] = take.pick(s, scale[h]);
+            best[h] = take.pick(s * a[h], best[h]);
+            inverse[h] = take.pick(candidate[h], inverse[h]);
+        }
+    }
+    for h in 0..TURNS {
+        scale[h] = none[h].pick(zero, scale[h]);
+        inverse[h] = none[h].pick(zero, inverse[h]);
+    }
+    put(&scale, first, &mut out.scale);
+    put(&inverse, first, &mut out.inverse);
+    put(&sums(simd, w), first, &mut out.weight);
 }
 
 /// `(sum (w x) l, sum (w l) l)` of each group. No value passes the peak, so no product passes
 /// `top + 1`.
 #[inline(always)]
-fn grid_sums<const N: usize>(
-    x: &[F4; N],
-    w: &[F4; N],
-    wx: &[F4; N],
-    inverse: F4,
+fn grid_sums<S: Simd, const N: usize>(
+    simd: S,
+    x: &Groups<S, N>,
+    w: &Groups<S, N>,
+    wx: &Groups<S, N>,
+    inverse: &Lanes<S>,
     top: f32,
-) -> (F4, F4) {
-    let (low, high) = (F4::splat(-top), F4::splat(top - 1.0));
-    let (mut a, mut b) = (F4::ZERO, F4::ZERO);
+) -> [Lanes<S>; 2] {
+    let (low, high) = (Vector::splat(simd, -top), Vector::splat(simd, top - 1.0));
+    let [mut a, mut b] = [all(simd, 0.0); 2];
     for i in 0..N {
-        let q = (inverse * x[i]).small_nearest_within(low, high);
-        a = a + wx[i] * q;
-        b = b + w[i] * q * q;
+        for h in 0..TURNS {
+            let q = (inverse[h] * Vector::new(simd, x[i][h])).small_nearest_within(low, high);
+            a[h] = a[h] + Vector::new(simd, wx[i][h]) * q;
+            b[h] = b[h] + Vector::new(simd, w[i][h]) * q * q;
+        }
     }
-    (a, b)
+    [a, b]
 }

@@ -186,7 +186,14 @@ fn transformer(
     ] {
         within(&format!("{}.{name}", fields.place()), value, WIDEST)?;
     }
-    let num_heads = fields.number("num_heads")?.unwrap_or(d_model / 64);
+    let given = fields.number("num_heads")?;
+    if given.is_none() && (d_model < 64 || !d_model.is_multiple_of(2 * (d_model / 64))) {
+        return Err(format!(
+            "{}.num_heads is missing, and the tensors do not tell it: {d_model} channels are not cut into heads of 64",
+            fields.place()
+        ));
+    }
+    let num_heads = given.unwrap_or(d_model / 64);
     if num_heads == 0 || !d_model.is_multiple_of(2 * num_heads) {
         return Err(format!(
             "{}.num_heads: {d_model} channels cannot be cut into {num_heads} heads of an even width",

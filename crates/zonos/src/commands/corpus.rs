@@ -1,6 +1,7 @@
 //! `zonos corpus`: sequences to measure models on, as a model speaks them.
 
 mod traces;
+mod voices;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use zonos_audio::npy;
 use zonos_gguf::manifest::{ManifestEntry, render_toml};
 use zonos_tts::{Voice, end_name};
-use zonos2::{GenerateOptions, Sequence, Zonos2, Zonos2Config};
+use zonos2::{GenerateOptions, Generation, Sequence, Zonos2, Zonos2Config};
 
 use crate::args::{DeviceArgs, GlobalArgs, takes_voices};
 use crate::commands::tts::refused;
@@ -26,6 +27,7 @@ use crate::progress::{DAC_FRAME_SECONDS, FrameBar, Rate};
 use crate::{output, rows, weights};
 
 use traces::{Trace, plan};
+use voices::Maker;
 
 /// Traces that are generated together: the weights are read once for all of them.
 const BATCH: usize = 8;
@@ -40,15 +42,21 @@ The model speaks fixed texts, and each trace, prompt rows and the rows it genera
 DIR/trace-NNN.npy, <f4 of shape [rows, 10]; DIR/manifest.toml lists them with their voices for
 `zonos perplexity` and `zonos imatrix`. Eight traces have no voice: two texts each with default
 conditioning, speaking rate 1, speaking rate 6, and the first quality feature in bucket 0, as far as the
-model has these. With --voices there are four more a voice: default, expressive, noisy background, and
-speaking rate 6; the vectors are copied to DIR/voice-NN.npy. Seeds are 1000 and up, 2000 and up with a
-voice, plus --seed.
+model has these. There are four more a voice: default, expressive, noisy background, and speaking rate 6.
+Seeds are 1000 and up, 2000 and up with a voice, plus --seed.
+
+The four voices are the model's own: it speaks 200 frames without a voice, also past the end of the
+text, seeds 7, 17, 27 and 37 plus --seed; the codec decodes them, and the speaker encoder makes vectors
+of what it hears. Codec and encoder are looked for in the model's folder as by `zonos tts`; without them
+there are no traces with voices, and stderr says so. With --voices the vectors of a folder speak
+instead. All are copied to DIR/voice-NN.npy.
 
 A trace ends where the model ends the speech, or after --frames. Use the unquantised model; the same
 seed, build and device make the same corpus.
 
 Examples:
   zonos corpus zonos2-f16.gguf -o corpus
+      with dac.gguf and spk-encoder.gguf beside the model: 24 traces
   zonos corpus zonos2-f16.gguf -o corpus --voices ~/.local/share/zonos/voices --frames 200
   zonos perplexity zonos2-f16.gguf --manifest corpus/manifest.toml --save-base ref.kld")]
 pub(crate) struct CorpusArgs {
@@ -59,8 +67,15 @@ pub(crate) struct CorpusArgs {
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
     /// Folder of voices, all of which speak: .safetensors, .npy or .npz, as for --speaker of `zonos tts`.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["codec", "speaker_encoder"])]
     voices: Option<PathBuf>,
+    /// DAC 44.1 kHz checkpoint, for voices of the model's own [env: ZONOS_CODEC] [default: looked for in
+    /// the model's folder].
+    #[arg(long, value_name = "DIR|FILE|hub:ID")]
+    codec: Option<String>,
+    /// Speaker encoder, likewise [env: ZONOS_SPEAKER_ENCODER] [default: looked for in the model's folder].
+    #[arg(long, value_name = "DIR|FILE|hub:ID")]
+    speaker_encoder: Option<String>,
     /// Texts to speak instead of our own eight: UTF-8, one a line.
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
@@ -95,22 +110,52 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
     let texts = args.texts.as_deref().map(read_texts).transpose()?;
     let (checkpoint, config) = weights::open_backbone(&args.model, global.quiet)?;
     output::spares(&checkpoint, &args.model, &[("--output", &args.output)])?;
-    let voices = match &args.voices {
-        Some(folder) => read_voices(folder, &config)?,
-        None => Vec::new(),
+    let texts = texts.as_deref();
+    // A text that makes no prompt is found before any weights are read.
+    plan(&config, texts, &[], args.seed)?;
+    let (voices, maker) = match &args.voices {
+        Some(folder) => (read_voices(folder, &config)?, None),
+        None => (
+            Vec::new(),
+            Maker::find(args, &config, &device, global.quiet)?,
+        ),
     };
-    let traces = plan(&config, texts.as_deref(), &voices, args.seed)?;
-    let mut sequences = Vec::with_capacity(traces.len());
-    for trace in &traces {
-        let prompt = trace.request.prompt(&config).map_err(refused)?;
-        let vector = trace.request.voice.as_ref().map(|v| v.vector.clone());
-        sequences.push(Sequence::from_prompt(&prompt, vector)?);
-    }
     let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let _stepping = Stepping::begin();
     let began = Instant::now();
-    let ends = generate(&model, &traces, &mut sequences, args.frames, global.quiet)?;
+    let (model, voices) = match maker {
+        Some(maker) => maker.make(model, args, texts, global.quiet)?,
+        None => (model, voices),
+    };
+    let config = model.config();
+    let traces = plan(config, texts, &voices, args.seed)?;
+    let mut sequences = Vec::with_capacity(traces.len());
+    for trace in &traces {
+        let prompt = trace.request.prompt(config).map_err(refused)?;
+        let vector = trace.request.voice.as_ref().map(|v| v.vector.clone());
+        sequences.push(Sequence::from_prompt(&prompt, vector)?);
+    }
+    let seeds: Vec<u64> = traces.iter().map(|trace| trace.seed).collect();
+    let options = GenerateOptions {
+        max_frames: Some(args.frames as usize),
+        ..GenerateOptions::default()
+    };
+    let spoken = speak(
+        &model,
+        &sequences,
+        &seeds,
+        &options,
+        "speaking",
+        global.quiet,
+    )?;
+    let sequences: Vec<Sequence> = sequences
+        .into_iter()
+        .zip(&spoken)
+        .map(|(prompt, generation)| prompt.followed_by(generation.frames.values(), config))
+        .collect();
+    let frames: usize = spoken.iter().map(|g| g.frames.frames()).sum();
+    let silent = spoken.iter().filter(|g| g.frames.frames() == 0).count();
     let staging = Staging::begin(&args.output)?;
     write(
         staging.path(),
@@ -125,8 +170,6 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
     staging.commit()?;
 
     let elapsed = began.elapsed();
-    let frames: usize = ends.iter().map(|end| end.frames).sum();
-    let silent = ends.iter().filter(|end| end.frames == 0).count();
     if silent > 0 {
         output::note(
             false,
@@ -139,18 +182,18 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
         let width = model.config().row_width();
         let listed: Vec<Value> = traces
             .iter()
-            .zip(&ends)
+            .zip(&spoken)
             .zip(&sequences)
             .enumerate()
-            .map(|(i, ((trace, end), sequence))| {
+            .map(|(i, ((trace, generation), sequence))| {
                 json!({
                     "ids": trace_file(i),
                     "setting": trace.setting,
                     "voice": trace.voice.map(|v| voices[v].name.clone()),
                     "seed": trace.seed,
                     "rows": sequence.len(width),
-                    "frames": end.frames,
-                    "ended_by": end.by,
+                    "frames": generation.frames.frames(),
+                    "ended_by": end_name(generation.end),
                     "text": trace.request.text,
                 })
             })
@@ -263,50 +306,37 @@ fn read_voices(folder: &Path, config: &Zonos2Config) -> Result<Vec<Named>, Failu
     files.into_iter().map(read).collect()
 }
 
-/// How a trace ended.
-struct End {
-    frames: usize,
-    by: &'static str,
-}
-
-/// Lets the model speak and puts the rows it generated behind each prompt.
-fn generate(
+/// Lets the model go on from each of the prompts, some at a time.
+fn speak(
     model: &Zonos2,
-    traces: &[Trace],
-    sequences: &mut [Sequence],
-    frames: u32,
+    prompts: &[Sequence],
+    seeds: &[u64],
+    options: &GenerateOptions,
+    doing: &'static str,
     quiet: bool,
-) -> Result<Vec<End>, Failure> {
-    let most = u64::from(frames) * traces.len() as u64;
-    let bar = FrameBar::new(quiet, "speaking", most, DAC_FRAME_SECONDS);
+) -> Result<Vec<Generation>, Failure> {
+    let most = options.max_frames.unwrap_or(0) as u64 * prompts.len() as u64;
+    let bar = FrameBar::new(quiet, doing, most, DAC_FRAME_SECONDS);
     let mut made = 0;
-    let mut ends = Vec::with_capacity(traces.len());
-    for (traces, sequences) in traces.chunks(BATCH).zip(sequences.chunks_mut(BATCH)) {
-        let options: Vec<GenerateOptions> = traces
+    let mut spoken = Vec::with_capacity(prompts.len());
+    for (prompts, seeds) in prompts.chunks(BATCH).zip(seeds.chunks(BATCH)) {
+        let options: Vec<GenerateOptions> = seeds
             .iter()
-            .map(|trace| GenerateOptions {
-                seed: trace.seed,
-                max_frames: Some(frames as usize),
-                ..GenerateOptions::default()
+            .map(|&seed| GenerateOptions {
+                seed,
+                ..options.clone()
             })
             .collect();
-        let done = model.generate(sequences, &options, &mut |_| {
+        let done = model.generate(prompts, &options, &mut |_| {
             made += 1;
             bar.at(made);
             interrupt::go_on()
         })?;
         interrupt::check()?;
-        for (sequence, generation) in sequences.iter_mut().zip(&done) {
-            let prompt = std::mem::replace(sequence, Sequence::new(Vec::new()));
-            *sequence = prompt.followed_by(generation.frames.values(), model.config());
-            ends.push(End {
-                frames: generation.frames.frames(),
-                by: end_name(generation.end),
-            });
-        }
+        spoken.extend(done);
     }
     bar.done();
-    Ok(ends)
+    Ok(spoken)
 }
 
 fn write(

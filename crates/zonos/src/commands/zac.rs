@@ -196,8 +196,12 @@ fn open(reference: &str, name: &str, quiet: bool) -> Result<Checkpoint, Failure>
 fn also_looked_for(failure: Failure, reference: &str, name: &str) -> Failure {
     match failure {
         Failure::Failed(error) if Path::new(reference).is_dir() => {
-            let text = one_line(&error);
-            Failure::failed(text.replacen("; looked for ", &format!("; looked for {name}, "), 1))
+            let (text, first) = (one_line(&error), format!("; looked for {name}"));
+            // Where it was the only one, it is told already.
+            if text.contains(&first) {
+                return Failure::failed(text);
+            }
+            Failure::failed(text.replacen("; looked for ", &format!("{first}, "), 1))
         }
         other => other,
     }
@@ -465,6 +469,11 @@ impl Recording {
         anyhow::ensure!(
             count.is_some_and(|count| count as u64 <= most),
             "{}: more than {most} samples",
+            path.display()
+        );
+        anyhow::ensure!(
+            count != Some(0),
+            "{}: holds no samples, its shape is {shape:?}",
             path.display()
         );
         let array = npy::read(path)?;

@@ -106,6 +106,14 @@ fn voiced(config: &Zonos2Config) -> Vec<Setting> {
     settings
 }
 
+/// Text `i` of those given, or of ours, from the first again after the last.
+pub(super) fn text_of(texts: Option<&[String]>, i: usize) -> &str {
+    match texts {
+        Some(texts) => &texts[i % texts.len()],
+        None => TEXTS[i % TEXTS.len()],
+    }
+}
+
 /// All traces: two texts for each setting without a voice, then one for each setting of each voice.
 pub(super) fn plan(
     config: &Zonos2Config,
@@ -113,10 +121,7 @@ pub(super) fn plan(
     voices: &[Named],
     seed: u64,
 ) -> Result<Vec<Trace>, Failure> {
-    let text = |i: usize| match texts {
-        Some(texts) => texts[i % texts.len()].as_str(),
-        None => TEXTS[i % TEXTS.len()],
-    };
+    let text = |i: usize| text_of(texts, i);
     let mut traces = Vec::new();
     let mut add = |setting: &Setting, text: &str, voice: Option<usize>, first: u64, nth: usize| {
         let mut request = SpeechRequest::new(text);

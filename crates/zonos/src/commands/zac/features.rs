@@ -66,6 +66,15 @@ pub(super) fn run(args: &FeaturesArgs, global: &GlobalArgs) -> Outcome {
     output::check_folder_or_parent(&args.out)?;
     let recording = Recording::read(&args.audio)?;
     let sound = mono(args, recording)?;
+    if sound.samples().iter().all(|&x| x == 0.0) {
+        output::note(
+            global.quiet,
+            format_args!(
+                "note: {}: silent, every sample is 0; the features are those of silence",
+                args.audio.display()
+            ),
+        );
+    }
     let checkpoint = open_teacher(&args.model, global.quiet)?;
     output::spares(&checkpoint, &args.model, &[("DIR", &args.out)])?;
     let map = args.map.read()?;
