@@ -31,7 +31,7 @@ fn by_rows(y: &mut [f32], width: usize, item: impl Fn(usize, &mut [f32]) + Sync)
 ///
 /// The instruction set is `S`'s.
 #[inline(always)]
-unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
+pub(super) unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
     // SAFETY: the caller's contract.
     let square = unsafe { sum::<S, true>(x, 0.0) } / x.len() as f32;
     1.0 / (square + eps).sqrt()
