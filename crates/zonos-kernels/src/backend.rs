@@ -403,6 +403,11 @@ pub trait SpeechBackend: Backend {
         portable::silu_gate::<Self>(both, order)
     }
 
+    /// `x [rows, width]` -> `cap tanh(x / cap)`: near the identity for small values, never beyond `cap`.
+    fn soft_cap(x: FloatTensor<Self>, cap: f32) -> FloatTensor<Self> {
+        portable::soft_cap::<Self>(x, cap)
+    }
+
     /// Causal attention over the last `context` positions.
     ///
     /// `q [batch, queries, heads, dim]`; `k`, `v [batch, keys, heads, dim]`, `keys >= queries`. The

@@ -14,7 +14,7 @@
 //! | [`route`] | products, norm, softmax, top-k | one pass a row, its matrices in cache |
 //! | [`ops::dense`] | cast, matmul, bias, activation, scale, sum | blocked product, the rest fused into it; half weights read where they lie |
 //! | [`ops::layer_norm`] | means, products | one pass a row, in cache |
-//! | [`ops::rms_norm`], [`ops::norm_rotate`], [`ops::sigmoid_gate`], [`ops::silu_gate`] | Burn operations | one pass each |
+//! | [`ops::rms_norm`], [`ops::norm_rotate`], [`ops::sigmoid_gate`], [`ops::silu_gate`], [`ops::soft_cap`] | Burn operations | one pass each |
 //! | [`ops::window_attention`], [`ops::relative_attention`] | masked softmax, a tile of queries at a time | tiles of keys and values in cache, running softmax |
 //! | [`ops::depthwise_conv1d`] | grouped convolution | one pass, vectors across channels |
 //! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_strided_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
@@ -42,6 +42,6 @@ mod router;
 pub use activation::{Activation, GateOrder};
 pub use activations::Activations;
 pub use backend::SpeechBackend;
-pub use device::{DeviceError, parse_device, reads_blocks};
+pub use device::{DeviceError, on_worker, parse_device, reads_blocks};
 pub use packed::{PackedTensor, expert_gate_up};
 pub use router::{RouterOptions, RouterTensors, Routing, route};

@@ -503,6 +503,21 @@ pub fn silu_gate(both: Tensor<2>, order: GateOrder) -> Tensor<2> {
     ))
 }
 
+/// `x [rows, width]`, f32 -> `cap tanh(x / cap)`: near the identity for small values, never beyond `cap`.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let x = Tensor::<2>::from_data([[0.01f32, -1e9]], &Device::flex());
+/// let y: Vec<f32> = zonos_kernels::ops::soft_cap(x, 15.0).into_data().try_to_vec().unwrap();
+/// assert!((y[0] - 0.01).abs() < 2e-6 && y[1] == -15.0);
+/// ```
+pub fn soft_cap(x: Tensor<2>, cap: f32) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::soft_cap(
+        x.into_dispatch(),
+        cap,
+    ))
+}
+
 /// Causal attention over the last `context` positions: `q [batch, queries, heads, dim]`; `k`, `v
 /// [batch, keys, heads, dim]` with `keys >= queries` and `context >= 1` -> `[batch, queries, heads,
 /// dim]`, all f32.

@@ -34,7 +34,7 @@ pub use depthwise::depthwise_conv1d;
 pub(crate) use depthwise::{depthwise_grad_weight, depthwise_transposed};
 pub use router::route;
 pub use statistics::statistics_pooling;
-pub use step::{norm_rotate, rms_norm, sigmoid_gate, silu_gate};
+pub use step::{norm_rotate, rms_norm, sigmoid_gate, silu_gate, soft_cap};
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice
 /// back: a decode step stays asynchronous there, at the price of one copy of each chosen matrix.

@@ -144,10 +144,11 @@ impl Zonos2 {
         });
         let mut packed = Packed::sequences(sequences, width, self.device());
         loop {
-            let hidden = self
-                .backbone()
-                .hidden(&packed, cache.as_mut(), &mut Tap::off());
-            let logits = self.last_logits(hidden, &packed);
+            let logits = zonos_kernels::on_worker(self.device(), || {
+                let cache = cache.as_mut();
+                let hidden = self.backbone().hidden(&packed, cache, &mut Tap::off());
+                self.last_logits(hidden, &packed)
+            });
             let each = logits.len() / running.len();
             let mut stopped = false;
             let mut keep = Vec::with_capacity(running.len());

@@ -145,20 +145,27 @@ fn gguf(dir: &Path, config: &Zonos2Config, experts: GgmlType) -> anyhow::Result<
     Ok(RandomBackbone::of(path, config, sizes.into_iter()))
 }
 
-/// Numbers of a tensor.
+/// Numbers of a tensor: all the same, or noise.
 struct Values {
     tensor: u64,
-    /// All ones: a norm.
-    ones: bool,
+    same: Option<f32>,
     scale: f32,
 }
 
 impl Values {
     fn of(name: &str, shape: &[usize], tensor: u64) -> Self {
         let inner = *shape.last().unwrap_or(&1) as f32;
+        let same = if name.ends_with("norm.weight") || name.ends_with("eda.weight") {
+            Some(1.0)
+        } else if name.ends_with("balancing_biases") || name.ends_with("router_bias") {
+            // Noise here would outweigh probabilities, and choose the same experts for all rows.
+            Some(0.0)
+        } else {
+            None
+        };
         Self {
             tensor,
-            ones: name.ends_with("norm.weight") || name.ends_with("eda.weight"),
+            same,
             scale: if shape.len() == 1 {
                 1.0
             } else {
@@ -168,11 +175,8 @@ impl Values {
     }
 
     fn at(&self, element: usize) -> f32 {
-        if self.ones {
-            1.0
-        } else {
-            self.scale * noise(self.tensor, element as u64)
-        }
+        self.same
+            .unwrap_or_else(|| self.scale * noise(self.tensor, element as u64))
     }
 }
 

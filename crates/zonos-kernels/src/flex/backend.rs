@@ -175,6 +175,10 @@ impl SpeechBackend for Flex {
         step::silu_gate(Isa::best(), both, order)
     }
 
+    fn soft_cap(x: FlexTensor, cap: f32) -> FlexTensor {
+        step::soft_cap(Isa::best(), x, cap)
+    }
+
     fn window_attention(q: FlexTensor, k: FlexTensor, v: FlexTensor, context: usize) -> FlexTensor {
         query_tiles::window_attention(Isa::best(), q, k, v, context)
     }

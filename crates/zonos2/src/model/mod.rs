@@ -20,7 +20,7 @@ pub use router::Router;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use zonos_kernels::{Activations, PackedTensor};
+use zonos_kernels::{Activations, PackedTensor, ops};
 use zonos_nn::{RmsNorm, Rotary, Tap, rms_norm};
 
 use crate::cache::KvCache;
@@ -103,7 +103,7 @@ impl Backbone {
         let rows = hidden.dims()[0];
         let raw = timed!("head", self.multi_output.linear(hidden));
         let capped = match self.softcap {
-            Some(cap) => timed!("soft cap", (raw / cap).tanh() * cap),
+            Some(cap) => timed!("soft cap", ops::soft_cap(raw, cap as f32)),
             None => raw,
         };
         let entries = capped.dims()[1] / self.n_codebooks;
