@@ -5,7 +5,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 
 use zonos_gguf::GgmlType;
 
-use crate::{Activation, Activations, GateOrder, portable};
+use crate::{Activation, Activations, GateOrder, RouterOptions, portable};
 
 /// A tensor that an operation can do without: `Option`, in the form that Burn's dispatch carries to
 /// a backend.
@@ -30,6 +30,28 @@ impl<B: Backend> Optional<B> {
     pub fn from_option(tensor: Option<FloatTensor<B>>) -> Self {
         tensor.map_or(Self::Absent, Self::Given)
     }
+}
+
+/// Weights of a [router](SpeechBackend::route) behind its projection down: vectors f32, matrices f32, f16
+/// or bf16.
+#[derive(Debug, ExtensionType)]
+pub struct RouterWeights<B: Backend> {
+    /// `[width]`, of the projection down
+    pub bias: FloatTensor<B>,
+    /// `[width]`, of the norm
+    pub norm: FloatTensor<B>,
+    /// `[hidden, width]`
+    pub first: FloatTensor<B>,
+    /// `[hidden]`
+    pub first_bias: FloatTensor<B>,
+    /// `[hidden, hidden]`
+    pub second: FloatTensor<B>,
+    /// `[hidden]`
+    pub second_bias: FloatTensor<B>,
+    /// `[experts, hidden]`
+    pub last: FloatTensor<B>,
+    /// `[experts]`; shifts the choice alone
+    pub balancing: FloatTensor<B>,
 }
 
 /// Operations that speech models need beyond Burn's own.
@@ -167,6 +189,48 @@ pub trait SpeechBackend: Backend {
         longest: usize,
     ) -> FloatTensor<Self> {
         portable::decode_attention::<Self>(q, k, v, lengths, longest)
+    }
+
+    /// Writes rows behind what a cache holds: `cache [batch, heads, capacity, dim]` (f32 or f16), `new
+    /// [rows, heads, dim]`, rounded to the cache's type. Sequence `i` gets the next `counts[i]` rows, at
+    /// its positions from `past[i]` on. -> the cache.
+    fn cache_append(
+        cache: FloatTensor<Self>,
+        new: FloatTensor<Self>,
+        counts: Vec<usize>,
+        past: Vec<usize>,
+    ) -> FloatTensor<Self> {
+        portable::cache_append::<Self>(cache, new, counts, past)
+    }
+
+    /// Which experts rows go to, from the product `down [rows, width]` with a projection. `below [rows,
+    /// width]` and its `scale [width]` are a state handed on by the router below, where there is one.
+    ///
+    /// ```text
+    /// state       = down + bias + scale * below
+    /// z           = gelu(second gelu(first rmsnorm(state) + first_bias) + second_bias)
+    /// probability = softmax(last z)
+    /// expert      = top_k(probability + sign * balancing)      (best first, the lowest of equal ones)
+    /// weight      = probability[expert]
+    /// ```
+    ///
+    /// -> `(state [rows, width], probability [rows, experts], expert, weight [rows, top_k])`. The choice
+    /// has no gradient.
+    #[allow(clippy::type_complexity)]
+    fn route(
+        down: FloatTensor<Self>,
+        #[extension_type] below: Optional<Self>,
+        #[extension_type] scale: Optional<Self>,
+        #[extension_type] weights: RouterWeights<Self>,
+        options: RouterOptions,
+    ) -> (
+        FloatTensor<Self>,
+        FloatTensor<Self>,
+        IntTensor<Self>,
+        FloatTensor<Self>,
+    ) {
+        let (below, scale) = (below.into_option(), scale.into_option());
+        portable::route::<Self>(down, below, scale, weights, options)
     }
 
     /// Snake activation, `x [batch, channels, time]`, `alpha [channels]`:
@@ -337,6 +401,11 @@ pub trait SpeechBackend: Backend {
     /// Source: Shazeer 2020, arXiv:2002.05202.
     fn silu_gate(both: FloatTensor<Self>, order: GateOrder) -> FloatTensor<Self> {
         portable::silu_gate::<Self>(both, order)
+    }
+
+    /// `x [rows, width]` -> `cap tanh(x / cap)`: near the identity for small values, never beyond `cap`.
+    fn soft_cap(x: FloatTensor<Self>, cap: f32) -> FloatTensor<Self> {
+        portable::soft_cap::<Self>(x, cap)
     }
 
     /// Causal attention over the last `context` positions.

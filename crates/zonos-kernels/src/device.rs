@@ -133,6 +133,17 @@ pub fn reads_blocks(device: &Device) -> bool {
     }
 }
 
+/// Runs `f` on one of the threads that kernels of `device` share their work among, where there are such
+/// threads. A step is hundreds of products, and from elsewhere each would put the caller to sleep until
+/// others have done it.
+pub fn on_worker<R: Send>(device: &Device, f: impl FnOnce() -> R + Send) -> R {
+    if reads_blocks(device) {
+        rayon::scope(|_| f())
+    } else {
+        f()
+    }
+}
+
 #[cfg(any(feature = "wgpu", feature = "vulkan", feature = "metal"))]
 fn gpu_kind(index: Option<usize>) -> burn::tensor::DeviceKind {
     match index {

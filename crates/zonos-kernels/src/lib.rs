@@ -9,10 +9,12 @@
 //! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
 //! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
 //! | [`ops::block_linear`], [`ops::block_expert_linear`], [`ops::block_expert_gate_up`] | decoded on the host, matmul | reads quantised blocks where they lie |
-//! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache |
+//! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache, running softmax |
+//! | [`ops::cache_append`] | cast, slices | written in place, rounded on the way |
+//! | [`route`] | products, norm, softmax, top-k | one pass a row, its matrices in cache |
 //! | [`ops::dense`] | cast, matmul, bias, activation, scale, sum | blocked product, the rest fused into it; half weights read where they lie |
 //! | [`ops::layer_norm`] | means, products | one pass a row, in cache |
-//! | [`ops::rms_norm`], [`ops::norm_rotate`], [`ops::sigmoid_gate`], [`ops::silu_gate`] | Burn operations | one pass each |
+//! | [`ops::rms_norm`], [`ops::norm_rotate`], [`ops::sigmoid_gate`], [`ops::silu_gate`], [`ops::soft_cap`] | Burn operations | one pass each |
 //! | [`ops::window_attention`], [`ops::relative_attention`] | masked softmax, a tile of queries at a time | tiles of keys and values in cache, running softmax |
 //! | [`ops::depthwise_conv1d`] | grouped convolution | one pass, vectors across channels |
 //! | [`ops::snake`], [`ops::snake_conv1d`], [`ops::snake_strided_conv1d`], [`ops::snake_conv_transpose1d`] | Burn convolutions | Snake, bias and residual fused into the convolution |
@@ -36,12 +38,14 @@ mod flex;
 pub mod ops;
 mod packed;
 pub mod portable;
+mod router;
 
 pub use activation::{Activation, GateOrder};
 pub use activations::Activations;
 pub use backend::SpeechBackend;
-pub use device::{DeviceError, parse_device, reads_blocks};
+pub use device::{DeviceError, on_worker, parse_device, reads_blocks};
 pub use packed::{PackedTensor, expert_gate_up};
+pub use router::{RouterOptions, RouterTensors, Routing, route};
 
 /// Instruction sets that the CPU kernels can run with here, worst first, and the one that they use: the best, or
 /// what the environment variable `ZONOS_ISA` names. `plain` is any processor, `avx2` has FMA and F16C with it,

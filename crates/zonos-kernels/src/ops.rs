@@ -144,6 +144,34 @@ pub fn decode_attention(
     ))
 }
 
+/// Writes rows behind what a cache holds: `cache [batch, heads, capacity, dim]`, f32 or f16; `new [rows,
+/// heads, dim]` f32, rounded to the cache's type. Sequence `i` gets the next `counts[i]` rows of `new`, at
+/// its positions from `past[i]` on. Returns the cache.
+///
+/// On Flex a cache that nobody else holds is changed in place, and nothing else is allocated.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let cache = Tensor::<4>::zeros([2, 1, 2, 1], &device);
+/// let new = Tensor::<3>::from_data([[[5.0f32]], [[7.0]]], &device);
+/// let cache = zonos_kernels::ops::cache_append(cache, new, vec![1, 1], vec![1, 0]);
+/// assert_eq!(cache.into_data().try_to_vec::<f32>().unwrap(), [0.0, 5.0, 7.0, 0.0]);
+/// ```
+pub fn cache_append(
+    cache: Tensor<4>,
+    new: Tensor<3>,
+    counts: Vec<usize>,
+    past: Vec<usize>,
+) -> Tensor<4> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::cache_append(
+        cache.into_dispatch(),
+        new.into_dispatch(),
+        counts,
+        past,
+    ))
+}
+
 /// Snake activation: `x [batch, channels, time]`, `alpha [channels]` ->
 /// `x + sin(alpha x)^2 / (alpha + 1e-9)`.
 ///
@@ -472,6 +500,21 @@ pub fn silu_gate(both: Tensor<2>, order: GateOrder) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as SpeechBackend>::silu_gate(
         both.into_dispatch(),
         order,
+    ))
+}
+
+/// `x [rows, width]`, f32 -> `cap tanh(x / cap)`: near the identity for small values, never beyond `cap`.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let x = Tensor::<2>::from_data([[0.01f32, -1e9]], &Device::flex());
+/// let y: Vec<f32> = zonos_kernels::ops::soft_cap(x, 15.0).into_data().try_to_vec().unwrap();
+/// assert!((y[0] - 0.01).abs() < 2e-6 && y[1] == -15.0);
+/// ```
+pub fn soft_cap(x: Tensor<2>, cap: f32) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::soft_cap(
+        x.into_dispatch(),
+        cap,
     ))
 }
 

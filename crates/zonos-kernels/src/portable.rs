@@ -8,9 +8,11 @@ use burn::tensor::{DType, FloatDType, IntDType, Shape, Slice, TensorData};
 
 mod attention;
 mod blocks;
+mod cache;
 mod conv;
 mod dense;
 mod depthwise;
+mod router;
 mod statistics;
 mod step;
 
@@ -21,6 +23,7 @@ pub use blocks::{
     dequantize,
 };
 
+pub use cache::cache_append;
 pub(crate) use conv::{
     ConvGradients, ConvInputs, conv_gradients, conv_options, conv_transpose_gradients, same_padding,
 };
@@ -29,8 +32,9 @@ pub(crate) use dense::dense_end;
 pub use dense::{dense, layer_norm};
 pub use depthwise::depthwise_conv1d;
 pub(crate) use depthwise::{depthwise_grad_weight, depthwise_transposed};
+pub use router::route;
 pub use statistics::statistics_pooling;
-pub use step::{norm_rotate, rms_norm, sigmoid_gate, silu_gate};
+pub use step::{norm_rotate, rms_norm, sigmoid_gate, silu_gate, soft_cap};
 
 /// Rows up to which chosen expert matrices are gathered on the device, without reading the choice
 /// back: a decode step stays asynchronous there, at the price of one copy of each chosen matrix.

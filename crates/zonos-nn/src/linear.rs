@@ -22,7 +22,22 @@ impl BiasedLinear {
 
     /// `x [rows, in] -> [rows, out]`.
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.weight.linear(x) + self.bias.val().unsqueeze()
+        self.product(x) + self.bias.val().unsqueeze()
+    }
+
+    /// `x [rows, in] -> x W^T [rows, out]`, for an operation that adds the bias itself.
+    pub fn product(&self, x: Tensor<2>) -> Tensor<2> {
+        self.weight.linear(x)
+    }
+
+    /// `[out, in]`, in its file's dtype.
+    pub fn weight(&self) -> Tensor<2> {
+        self.weight.value()
+    }
+
+    /// `[out]`, f32.
+    pub fn bias(&self) -> Tensor<1> {
+        self.bias.val()
     }
 }
 

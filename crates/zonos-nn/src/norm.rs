@@ -35,6 +35,16 @@ impl RmsNorm {
         }
     }
 
+    /// `[width]`, f32.
+    pub fn weight(&self) -> Tensor<1> {
+        self.weight.val()
+    }
+
+    /// The epsilon.
+    pub fn eps(&self) -> f64 {
+        self.eps
+    }
+
     /// `x [.., width] -> weight * x / sqrt(mean(x^2) + eps)`.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         by_rows(x, Some(self.weight.val()), self.eps)

@@ -1,6 +1,7 @@
 //! Keys and values of past positions.
 
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use zonos_kernels::ops;
 
 use crate::Zonos2Config;
 use crate::segment::Packed;
@@ -110,7 +111,6 @@ impl KvCache {
         LayerCache {
             slot: &mut self.layers[n],
             decode: self.lengths.iter().any(|&length| length > 0),
-            dtype: self.dtype,
         }
     }
 
@@ -126,7 +126,6 @@ impl KvCache {
 pub(crate) struct LayerCache<'a> {
     slot: &'a mut Slot,
     decode: bool,
-    dtype: CacheDType,
 }
 
 impl LayerCache<'_> {
@@ -137,24 +136,10 @@ impl LayerCache<'_> {
 
     /// Writes `k`, `v [rows, kv_heads, D]` behind the cached positions of their sequences.
     pub(crate) fn append(&mut self, k: Tensor<3>, v: Tensor<3>, packed: &Packed) {
-        let dtype = self.dtype;
         let write = |cache: &mut Option<Tensor<4>>, new: Tensor<3>| {
-            let [_, kv_heads, dim] = new.dims();
-            let new = match dtype {
-                CacheDType::F32 => new,
-                CacheDType::F16 => new.cast(FloatDType::F16),
-            };
-            let mut tensor = cache.take().expect("a layer's cache is only taken here");
-            for (i, (rows, &past)) in packed.segments.iter().zip(&packed.past).enumerate() {
-                let t = rows.len();
-                let part = new
-                    .clone()
-                    .slice([rows.clone()])
-                    .permute([1, 0, 2])
-                    .unsqueeze::<4>();
-                tensor = tensor.slice_assign([i..i + 1, 0..kv_heads, past..past + t, 0..dim], part);
-            }
-            *cache = Some(tensor);
+            let old = cache.take().expect("a layer's cache is only taken here");
+            let counts = packed.segments.iter().map(ExactSizeIterator::len).collect();
+            *cache = Some(ops::cache_append(old, new, counts, packed.past.clone()));
         };
         write(&mut self.slot.k, k);
         write(&mut self.slot.v, v);

@@ -8,6 +8,7 @@ use zonos_nn::Tap;
 
 use crate::cache::{CacheDType, KvCache};
 use crate::error::Zonos2Error;
+use crate::profile::timed;
 use crate::segment::{Packed, Sequence};
 use crate::{
     EndOfAudio, EndReason, Limits, LoopBreaker, Sampler, SamplerOptions, Zonos2, Zonos2Config,
@@ -143,19 +144,22 @@ impl Zonos2 {
         });
         let mut packed = Packed::sequences(sequences, width, self.device());
         loop {
-            let hidden = self
-                .backbone()
-                .hidden(&packed, cache.as_mut(), &mut Tap::off());
-            let logits = self.last_logits(hidden, &packed);
+            let logits = zonos_kernels::on_worker(self.device(), || {
+                let cache = cache.as_mut();
+                let hidden = self.backbone().hidden(&packed, cache, &mut Tap::off());
+                self.last_logits(hidden, &packed)
+            });
+            let each = logits.len() / running.len();
             let mut stopped = false;
             let mut keep = Vec::with_capacity(running.len());
             let mut rows = Vec::with_capacity(running.len() * width);
-            for (slot, (run, logits)) in running.iter_mut().zip(&logits).enumerate() {
+            let logits = logits.chunks_exact(each);
+            for (slot, (run, logits)) in running.iter_mut().zip(logits).enumerate() {
                 let index = run.end.frames();
                 if logits.iter().any(|x| !x.is_finite()) {
                     return Err(self.non_finite(&sequences[run.index], &run.codes, index));
                 }
-                let frame = run.sampler.sample(logits)?;
+                let frame = timed!("sampling", run.sampler.sample(logits))?;
                 run.codes.extend_from_slice(frame);
                 rows.extend_from_slice(frame);
                 rows.push(config.text_pad_id() as i32);
@@ -242,7 +246,7 @@ impl Zonos2 {
             breaker: limits.loop_breaker(),
             limit,
             rows,
-            codes: Vec::new(),
+            codes: Vec::with_capacity(cap * config.n_codebooks),
         })
     }
 
@@ -257,8 +261,8 @@ impl Zonos2 {
         }
     }
 
-    /// Logits of the last row of each sequence, on the host: `[codebooks * entries]` each.
-    fn last_logits(&self, hidden: Tensor<2>, packed: &Packed) -> Vec<Vec<f32>> {
+    /// Logits of the last row of each sequence, on the host: `[sequences, codebooks * entries]`.
+    fn last_logits(&self, hidden: Tensor<2>, packed: &Packed) -> Vec<f32> {
         let sequences = packed.segments.len();
         let last = if hidden.dims()[0] == sequences {
             hidden
@@ -268,10 +272,11 @@ impl Zonos2 {
             let rows = Tensor::<1, Int>::from_data(data, (self.device(), DType::I32));
             hidden.select(0, rows)
         };
-        let logits = self.backbone().logits(last).into_data();
-        let values: Vec<f32> = logits.iter::<f32>().collect();
-        let each = values.len() / sequences;
-        values.chunks(each).map(<[f32]>::to_vec).collect()
+        let logits = self.backbone().logits(last);
+        timed!("to the host", {
+            let logits = logits.into_data().convert::<f32>();
+            logits.try_into_vec().expect("converted to f32")
+        })
     }
 
     /// The error of logits that are not finite.

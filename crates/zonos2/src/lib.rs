@@ -18,6 +18,7 @@ mod importance;
 pub mod limits;
 mod load;
 pub mod model;
+pub mod profile;
 pub mod prompt;
 pub mod sampler;
 mod segment;

@@ -242,11 +242,12 @@ fn router(loader: &Loader<'_>, config: &Zonos2Config, n: usize) -> Result<Router
             .then(|| loader.tensor_f32(&scale).map(Param::from_tensor))
             .transpose()?,
         rmsnorm_eda: norm(loader, &at("rmsnorm_eda.weight"), config.norm_eps)?,
-        router_mlp: vec![
+        router_mlp: [
             biased(loader, &at("router_mlp.0"))?,
             biased(loader, &at("router_mlp.2"))?,
         ],
-        router_mlp_out: weight(loader, &at("router_mlp.4.weight"))?,
+        // As numbers, as the biased layers: the router is one operation, and small.
+        router_mlp_out: PackedTensor::new(loader.tensor(&at("router_mlp.4.weight"))?),
         balancing_biases: Param::from_tensor(loader.tensor_f32(&at("balancing_biases"))?),
         balancing_sign: match config.balancing {
             Balancing::Legacy => 1.0,

@@ -22,6 +22,12 @@ const MIN_SUM: f32 = 1e-8;
 /// Scaled logits are kept within this, far from where a difference of two overflows.
 const SCALED_LIMIT: f32 = 1e38;
 
+/// Frames of history that get room at the beginning; a longer window grows.
+const RESERVED_FRAMES: usize = 1024;
+
+/// Ids that top-p puts in order first; more only if their mass is not enough.
+const SORTED: usize = 64;
+
 /// Why a frame could not be sampled.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SamplerError {
@@ -257,19 +263,24 @@ impl Sampler {
         // meaning when the library changes that.
         let mut key = [0_u8; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
+        let options = Cleaned::new(&options, codebooks, codebook_size)?;
+        let window = options.window.min(RESERVED_FRAMES);
         Ok(Self {
-            options: Cleaned::new(&options, codebooks, codebook_size)?,
+            options,
             codebooks,
             vocab,
             codebook_size,
             seed,
             rng: ChaCha12Rng::from_seed(key),
             frames: 0,
-            history: VecDeque::new(),
+            history: VecDeque::with_capacity(codebooks * (window + 1)),
             frame: Vec::with_capacity(codebooks),
             work: Work {
+                scaled: Vec::with_capacity(vocab),
+                order: Vec::with_capacity(vocab),
+                kept: Vec::with_capacity(vocab),
                 stamp: vec![0; vocab],
-                ..Work::default()
+                step: 0,
             },
         })
     }
@@ -487,17 +498,7 @@ impl Sampler {
         }
 
         if 0.0 < top_p && top_p < 1.0 {
-            kept.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-            let mut before = 0.0_f32;
-            let mut keep = 0;
-            for &(_, p) in kept.iter() {
-                if before > top_p {
-                    break;
-                }
-                before += p;
-                keep += 1;
-            }
-            kept.truncate(keep);
+            most_probable(kept, top_p);
             kept.sort_unstable_by_key(|&(id, _)| id);
             normalise(kept);
         }
@@ -512,6 +513,27 @@ impl Sampler {
         }
         Ok(())
     }
+}
+
+/// Keeps the most probable ids, the lowest of equal ones first, until their mass exceeds `top_p`. Sorts no
+/// more than twice as many as are kept.
+fn most_probable(kept: &mut Vec<(u32, f32)>, top_p: f32) {
+    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    let (mut sorted, mut keep, mut before) = (0, 0, 0.0_f32);
+    while keep < kept.len() && before <= top_p {
+        if keep == sorted {
+            let rest = &mut kept[sorted..];
+            let next = rest.len().min(sorted.max(SORTED));
+            if next < rest.len() {
+                rest.select_nth_unstable_by(next - 1, order);
+            }
+            rest[..next].sort_unstable_by(order);
+            sorted += next;
+        }
+        before += kept[keep].1;
+        keep += 1;
+    }
+    kept.truncate(keep);
 }
 
 fn normalise(kept: &mut [(u32, f32)]) {
@@ -574,6 +596,28 @@ mod tests {
                     - 12.0
             })
             .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn top_p_keeps_what_sorting_everything_would(
+            steps in prop::collection::vec(0u8..20, 1..400), top_p in 0.0f32..1.0,
+        ) {
+            // Few different probabilities, so that many are equal.
+            let total: f32 = steps.iter().map(|&s| f32::from(s)).sum::<f32>().max(1.0);
+            let mut kept: Vec<(u32, f32)> =
+                (0..).zip(steps.iter().map(|&s| f32::from(s) / total)).collect();
+            let mut sorted = kept.clone();
+            sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            let mut before = 0.0;
+            sorted.retain(|&(_, p)| {
+                let keep = before <= top_p;
+                before += p;
+                keep
+            });
+            most_probable(&mut kept, top_p);
+            prop_assert_eq!(kept, sorted);
+        }
     }
 
     fn run(seed: u64, options: SamplerOptions) -> Vec<i32> {

@@ -13,6 +13,8 @@ mod ggml;
 mod kernels;
 mod machine;
 mod packed;
+mod random_backbone;
+mod step_profile;
 mod teacher;
 mod torch;
 mod zac;
@@ -26,6 +28,7 @@ use anyhow::Context;
 use burn::tensor::Device;
 use serde::Serialize;
 use zonos_checkpoint::{Checkpoint, ModelKind};
+use zonos_gguf::GgmlType;
 
 use crate::workspace;
 use machine::Machine;
@@ -48,6 +51,14 @@ pub(crate) struct Args {
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5)]
     repeat: usize,
+    /// Storage of the backbone's experts: bf16, as the rest, or quantised, with the rest F16
+    #[arg(
+        long = "type",
+        value_name = "T",
+        value_delimiter = ',',
+        default_value = "bf16"
+    )]
+    types: Vec<GgmlType>,
     /// Write the measurements as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -61,7 +72,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Component {
-    /// A decode step of the backbone at the released widths
+    /// A decode step of the backbone at the released widths, and what its time is spent on
     Backbone,
     /// The codec at full size, decoding and encoding
     Dac,
@@ -272,8 +283,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
         lines.extend(measured);
         against_ggml = compared;
     }
+    let mut profiles = Vec::new();
     if wants(Component::Backbone) {
-        lines.extend(backbone::run(&bench)?);
+        let steps = backbone::run(&bench, &args.types)?;
+        lines.extend(steps.lines);
+        profiles = steps.profiles;
     }
     if wants(Component::Dac) {
         lines.extend(dac::run(&bench)?);
@@ -305,6 +319,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     }
 
     print_table(&lines);
+    for (name, profile) in &profiles {
+        profile.print(name);
+    }
     ggml::print_table(&against_ggml);
     for line in &memory {
         println!("{line}");
@@ -321,7 +338,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
             .collect();
         let value = serde_json::json!({
             "machine": bench.machine, "repeat": bench.repeat, "measurements": rows,
-            "memory": memory, "ggml": against_ggml,
+            "memory": memory, "ggml": against_ggml, "profiles": profiles,
         });
         workspace::write(path, &serde_json::to_string_pretty(&value)?)?;
     }

@@ -5,13 +5,13 @@ use burn_flex::FlexTensor;
 
 use super::simd::Isa;
 use super::{
-    attention, block_linear, conv_ops, dense, depthwise, layer_norm, linear, query_tiles,
-    statistics, step,
+    attention, block_linear, cache, conv_ops, dense, depthwise, layer_norm, linear, query_tiles,
+    router, statistics, step,
 };
-use crate::backend::Optional;
+use crate::backend::{Optional, RouterWeights};
 use zonos_gguf::GgmlType;
 
-use crate::{Activation, Activations, GateOrder, SpeechBackend};
+use crate::{Activation, Activations, GateOrder, RouterOptions, SpeechBackend};
 
 impl SpeechBackend for Flex {
     fn packed_linear(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
@@ -61,6 +61,26 @@ impl SpeechBackend for Flex {
         _longest: usize,
     ) -> FlexTensor {
         attention::decode_attention(Isa::best(), q, k, v, lengths)
+    }
+
+    fn cache_append(
+        cache: FlexTensor,
+        new: FlexTensor,
+        counts: Vec<usize>,
+        past: Vec<usize>,
+    ) -> FlexTensor {
+        cache::cache_append(cache, new, counts, past)
+    }
+
+    fn route(
+        down: FlexTensor,
+        below: Optional<Self>,
+        scale: Optional<Self>,
+        weights: RouterWeights<Self>,
+        options: RouterOptions,
+    ) -> (FlexTensor, FlexTensor, FlexTensor, FlexTensor) {
+        let (below, scale) = (below.into_option(), scale.into_option());
+        router::route(Isa::best(), down, below, scale, weights, options)
     }
 
     fn snake(x: FlexTensor, alpha: FlexTensor) -> FlexTensor {
@@ -153,6 +173,10 @@ impl SpeechBackend for Flex {
 
     fn silu_gate(both: FlexTensor, order: GateOrder) -> FlexTensor {
         step::silu_gate(Isa::best(), both, order)
+    }
+
+    fn soft_cap(x: FlexTensor, cap: f32) -> FlexTensor {
+        step::soft_cap(Isa::best(), x, cap)
     }
 
     fn window_attention(q: FlexTensor, k: FlexTensor, v: FlexTensor, context: usize) -> FlexTensor {

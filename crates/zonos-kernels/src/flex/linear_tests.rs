@@ -1,4 +1,4 @@
-//! Flex linear, expert and attention kernels against the portable implementations.
+//! Flex linear and expert kernels against the portable implementations.
 
 use burn::backend::Flex;
 use burn::tensor::{DType, TensorData};
@@ -6,8 +6,8 @@ use burn_flex::FlexTensor;
 use proptest::prelude::*;
 
 use super::conv_tests::values;
+use super::linear;
 use super::simd::Isa;
-use super::{attention, linear};
 use crate::portable;
 
 pub(super) fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType) -> FlexTensor {
@@ -16,7 +16,7 @@ pub(super) fn tensor<const D: usize>(shape: [usize; D], seed: u64, dtype: DType)
     FlexTensor::from_data(data.convert_dtype(dtype))
 }
 
-fn ids(values: Vec<i32>) -> FlexTensor {
+pub(super) fn ids(values: Vec<i32>) -> FlexTensor {
     let n = values.len();
     FlexTensor::from_data(TensorData::new(values, [n]))
 }
@@ -97,26 +97,6 @@ proptest! {
         for isa in Isa::available() {
             let got = linear::expert_linear(isa, x.clone(), w.clone(), ids(chosen.clone()));
             close(&floats(got), &expected, inner)?;
-        }
-    }
-
-    #[test]
-    fn decode_attention_equals_portable(
-        batch in 1usize..4, kv_heads in 1usize..4, group in 1usize..5, capacity in 1usize..70,
-        dim in 1usize..70, half in any::<bool>(), seed in any::<u64>(),
-    ) {
-        let dtype = if half { DType::F16 } else { DType::F32 };
-        let q = tensor([batch, kv_heads * group, dim], seed, DType::F32);
-        let k = tensor([batch, kv_heads, capacity, dim], seed ^ 1, dtype);
-        let v = tensor([batch, kv_heads, capacity, dim], seed ^ 2, dtype);
-        let lengths: Vec<i32> = (0..batch).map(|i| 1 + ((seed >> i) as usize % capacity) as i32).collect();
-        let longest = *lengths.iter().max().expect("a batch is not empty") as usize;
-        let expected = floats(portable::decode_attention::<Flex>(
-            q.clone(), k.clone(), v.clone(), ids(lengths.clone()), longest,
-        ));
-        for isa in Isa::available() {
-            let got = attention::decode_attention(isa, q.clone(), k.clone(), v.clone(), ids(lengths.clone()));
-            close(&floats(got), &expected, dim + capacity)?;
         }
     }
 }

@@ -72,6 +72,21 @@ pub(super) unsafe fn exp1<S: Simd>(x: f32) -> f32 {
     }
 }
 
+/// `tanh(x)`, absolute error below 2e-7. NaN stays.
+///
+/// # Safety
+///
+/// The instruction set is `S`'s.
+#[inline(always)]
+pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
+    // SAFETY: same contract as `Simd`'s methods.
+    unsafe {
+        let one = S::splat(1.0);
+        let power = exp::<S>(S::add(x, x));
+        S::sub(one, S::div(S::splat(2.0), S::add(power, one)))
+    }
+}
+
 /// Beyond this `erf(x / sqrt 2)` is 1 in f32.
 const REACH: f32 = 5.6;
 

@@ -12,11 +12,14 @@ mod block_linear;
 #[cfg(test)]
 mod block_tests;
 mod blocks;
+mod cache;
 mod conv;
 mod conv_ops;
 #[cfg(test)]
 mod conv_tests;
 mod conv_transposed;
+#[cfg(test)]
+mod decode_tests;
 mod dense;
 #[cfg(test)]
 mod dense_tests;
@@ -29,6 +32,7 @@ mod linear_tests;
 mod math;
 mod panel;
 mod query_tiles;
+mod router;
 mod rows;
 pub(crate) mod simd;
 mod snake;

@@ -31,7 +31,7 @@ fn by_rows(y: &mut [f32], width: usize, item: impl Fn(usize, &mut [f32]) + Sync)
 ///
 /// The instruction set is `S`'s.
 #[inline(always)]
-unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
+pub(super) unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
     // SAFETY: the caller's contract.
     let square = unsafe { sum::<S, true>(x, 0.0) } / x.len() as f32;
     1.0 / (square + eps).sqrt()
@@ -246,6 +246,49 @@ impl Kernel for SiluTimes<'_> {
             self.y[whole..].copy_from_slice(&buffers[0][..len - whole]);
         }
     }
+}
+
+struct SoftCap<'a> {
+    x: &'a [f32],
+    cap: f32,
+    y: &'a mut [f32],
+}
+
+impl Kernel for SoftCap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        // SAFETY: the instruction set is `S`'s.
+        let (inverse, cap) = unsafe { (S::splat(1.0 / self.cap), S::splat(self.cap)) };
+        for (x, y) in self.x.chunks(S::LANES).zip(self.y.chunks_mut(S::LANES)) {
+            // What is left of a vector goes through the same arithmetic, in a buffer of the widest one.
+            let mut values = [0.0f32; 16];
+            values[..x.len()].copy_from_slice(x);
+            // SAFETY: the buffer holds a vector.
+            unsafe {
+                let x = S::mul(S::load(values.as_ptr()), inverse);
+                S::store(values.as_mut_ptr(), S::mul(math::tanh::<S>(x), cap));
+            }
+            y.copy_from_slice(&values[..y.len()]);
+        }
+    }
+}
+
+/// See [`SpeechBackend::soft_cap`](crate::SpeechBackend::soft_cap).
+pub(super) fn soft_cap(isa: Isa, x: FlexTensor, cap: f32) -> FlexTensor {
+    let [rows, width] = x.shape().dims::<2>();
+    if !all_f32([&x]) || rows * width == 0 {
+        return portable::soft_cap::<Flex>(x, cap);
+    }
+    let x = contiguous(x);
+    let input = elements::<f32>(&x);
+    let mut y = vec![0.0; rows * width];
+    by_rows(&mut y, width, |first, y| {
+        let x = &input[first * width..][..y.len()];
+        dispatch_on(isa, SoftCap { x, cap, y });
+    });
+    f32_tensor(y, [rows, width])
 }
 
 /// See [`SpeechBackend::silu_gate`](crate::SpeechBackend::silu_gate).

@@ -1,13 +1,23 @@
 //! The small steps between matrices against their portable forms.
 
 use burn::backend::Flex;
-use burn::tensor::DType;
+use burn::tensor::{DType, TensorData};
+use burn_flex::FlexTensor;
 use proptest::prelude::*;
 
 use super::linear_tests::{close, floats, tensor};
 use super::simd::Isa;
 use super::step;
 use crate::{GateOrder, portable};
+
+#[test]
+fn what_is_no_number_is_not_capped() {
+    for isa in Isa::available() {
+        let x = FlexTensor::from_data(TensorData::new(vec![f32::NAN, 1e38, f32::INFINITY], [1, 3]));
+        let y = floats(step::soft_cap(isa, x, 15.0));
+        assert!(y[0].is_nan() && y[1..] == [15.0, 15.0], "{y:?}");
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -24,6 +34,21 @@ proptest! {
         let expected = floats(portable::rms_norm::<Flex>(x.clone(), weight.clone(), 1e-5));
         for isa in Isa::available() {
             close(&floats(step::rms_norm(isa, x.clone(), weight.clone(), 1e-5)), &expected, width)?;
+        }
+    }
+
+    #[test]
+    fn soft_cap_equals_portable(
+        rows in 1usize..12, width in 1usize..200, cap in 0.5f32..40.0, stretch in 0.1f32..300.0, seed in any::<u64>(),
+    ) {
+        let x: Vec<f32> = floats(tensor([rows * width], seed, DType::F32)).iter().map(|x| x * stretch).collect();
+        let x = FlexTensor::from_data(TensorData::new(x, [rows, width]));
+        let expected = floats(portable::soft_cap::<Flex>(x.clone(), cap));
+        for isa in Isa::available() {
+            let got = floats(step::soft_cap(isa, x.clone(), cap));
+            for (a, b) in got.iter().zip(&expected) {
+                prop_assert!((a - b).abs() <= 3e-7 * cap, "{a} against {b}");
+            }
         }
     }
 

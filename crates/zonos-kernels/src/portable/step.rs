@@ -56,6 +56,14 @@ pub fn sigmoid_gate<B: Backend>(x: FloatTensor<B>, gate: FloatTensor<B>) -> Floa
     B::float_mul(x, gate)
 }
 
+/// See [`SpeechBackend::soft_cap`](crate::SpeechBackend::soft_cap).
+pub fn soft_cap<B: Backend>(x: FloatTensor<B>, cap: f32) -> FloatTensor<B> {
+    B::float_mul_scalar(
+        B::float_tanh(B::float_div_scalar(x, cap.into())),
+        cap.into(),
+    )
+}
+
 /// See [`SpeechBackend::silu_gate`](crate::SpeechBackend::silu_gate).
 pub fn silu_gate<B: Backend>(both: FloatTensor<B>, order: GateOrder) -> FloatTensor<B> {
     let rows = both.shape()[0];

@@ -7,6 +7,7 @@ use zonos_kernels::{Activations, PackedTensor, ops};
 use zonos_nn::RotaryRows;
 
 use crate::cache::LayerCache;
+use crate::profile::timed;
 use crate::segment::Packed;
 
 /// Epsilon of the query and key norm; every other norm uses the configured one.
@@ -59,35 +60,41 @@ impl Attention {
     ) -> Tensor<2> {
         let rows = h.dims()[0];
         let dim = self.head_dim;
-        let gate = self.gater.linear(h.clone());
-        let q = self.wq.linear(h.clone());
-        let kv = self.wkv.linear_flat(h);
+        let gate = timed!("gate", self.gater.linear(h.clone()));
+        let q = timed!("queries", self.wq.linear(h.clone()));
+        let kv = timed!("keys and values", self.wkv.linear_flat(h));
         let heads = q.dims()[1] / dim;
         let kv_heads = kv.dims()[1] / (2 * dim);
 
-        let q = q.reshape([rows, heads, dim]);
-        let kv = kv.reshape([rows, 2 * kv_heads, dim]);
-        let k = kv.clone().slice([0..rows, 0..kv_heads]);
-        let v = kv.slice([0..rows, kv_heads..2 * kv_heads]);
-        let temp = self.temp.val().abs().reshape([heads]);
-        let q = rotary.apply_normed(q, Some(temp), QK_EPS);
-        let k = rotary.apply_normed(k, None, QK_EPS);
+        let (q, k, v) = timed!("rotation", {
+            let q = q.reshape([rows, heads, dim]);
+            let kv = kv.reshape([rows, 2 * kv_heads, dim]);
+            let k = kv.clone().slice([0..rows, 0..kv_heads]);
+            let v = kv.slice([0..rows, kv_heads..2 * kv_heads]);
+            let temp = self.temp.val().abs().reshape([heads]);
+            let q = rotary.apply_normed(q, Some(temp), QK_EPS);
+            (q, rotary.apply_normed(k, None, QK_EPS), v)
+        });
 
         let mixed = match cache {
             None => prefill(q, k, v, packed),
             Some(mut cache) => {
-                cache.append(k.clone(), v.clone(), packed);
+                timed!("append", cache.append(k.clone(), v.clone(), packed));
                 if cache.is_decode() {
-                    let (k, v) = cache.keys_values();
-                    let (lengths, longest) = packed.cached_lengths();
-                    ops::decode_attention(q, k, v, lengths, longest)
+                    timed!("attention", {
+                        let (k, v) = cache.keys_values();
+                        let (lengths, longest) = packed.cached_lengths();
+                        ops::decode_attention(q, k, v, lengths, longest)
+                    })
                 } else {
                     prefill(q, k, v, packed)
                 }
             }
         };
-        let gated = ops::sigmoid_gate(mixed, gate);
-        self.wo.linear(gated.reshape([rows, heads * dim]))
+        let gated = timed!("gating", {
+            ops::sigmoid_gate(mixed, gate).reshape([rows, heads * dim])
+        });
+        timed!("output", self.wo.linear(gated))
     }
 }
 

@@ -6,6 +6,7 @@ use zonos_kernels::{Activations, GateOrder, PackedTensor, expert_gate_up, ops};
 use zonos_nn::Tap;
 
 use super::Router;
+use crate::profile::{drawn, timed};
 
 /// Dense at both ends of the stack, experts between.
 #[derive(Module, Debug)]
@@ -74,9 +75,10 @@ pub struct DenseFeedForward {
 impl DenseFeedForward {
     /// `h [rows, dim] -> [rows, dim]`.
     pub fn forward(&self, h: Tensor<2>) -> Tensor<2> {
-        let both = self.w_in.linear_flat(h);
-        self.w_out
-            .linear(ops::silu_gate(both, GateOrder::UpThenGate))
+        let inner = timed!("dense up", {
+            ops::silu_gate(self.w_in.linear_flat(h), GateOrder::UpThenGate)
+        });
+        timed!("dense down", self.w_out.linear(inner))
     }
 }
 
@@ -138,6 +140,7 @@ impl ExpertFeedForward {
         let top_k = routing.expert.dims()[1];
         // Row i of the input meets its j-th expert at row i * top_k + j.
         let expert = routing.expert.reshape([rows * top_k]);
+        drawn(&expert);
         tap.watch(format_args!("layer.{n}.expert.rows"), &h);
         tap.watch(format_args!("layer.{n}.expert.chosen"), &expert);
         let x = if top_k == 1 {
@@ -147,15 +150,17 @@ impl ExpertFeedForward {
                 .repeat_dim(1, top_k)
                 .reshape([rows * top_k, dim])
         };
-        let inner = self.experts.w13.forward(x, expert.clone());
+        let inner = timed!("experts up", self.experts.w13.forward(x, expert.clone()));
         tap.watch(format_args!("layer.{n}.expert.inner"), &inner);
-        let y = self.experts.w2.expert_linear(inner, expert);
-        let y = y.reshape([rows, top_k, dim]) * routing.weight.unsqueeze_dim::<3>(2);
-        let y = if top_k == 1 {
-            y.reshape([rows, dim])
-        } else {
-            y.sum_dim(1).reshape([rows, dim])
-        };
+        let y = timed!("experts down", self.experts.w2.expert_linear(inner, expert));
+        let y = timed!("weighting", {
+            let y = y.reshape([rows, top_k, dim]) * routing.weight.unsqueeze_dim::<3>(2);
+            if top_k == 1 {
+                y.reshape([rows, dim])
+            } else {
+                y.sum_dim(1).reshape([rows, dim])
+            }
+        });
         (y, routing.state)
     }
 }

@@ -7,6 +7,7 @@ use zonos_nn::{RmsNorm, RotaryRows, Tap};
 
 use super::{Attention, FeedForward};
 use crate::cache::LayerCache;
+use crate::profile::timed;
 use crate::segment::Packed;
 
 /// `x += attention(norm(x)); x += feed_forward(norm(x))`.
@@ -39,14 +40,14 @@ impl Layer {
         n: usize,
         tap: &mut Tap,
     ) -> (Tensor<2>, Option<Tensor<2>>) {
-        let h = self.attention_norm.forward(x.clone());
+        let h = timed!("norms", self.attention_norm.forward(x.clone()));
         let attended = self.attention.forward(h, packed, rotary, cache);
         tap.record(format_args!("layer.{n}.attn"), &attended);
-        let x = x + attended;
+        let x = timed!("residual", x + attended);
 
-        let h = self.ffn_norm.forward(x.clone());
+        let h = timed!("norms", self.ffn_norm.forward(x.clone()));
         let (fed, router_state) = self.feed_forward.forward(h, router_state, n, tap);
         tap.record(format_args!("layer.{n}.ffn"), &fed);
-        (x + fed, router_state)
+        (timed!("residual", x + fed), router_state)
     }
 }

@@ -20,10 +20,11 @@ pub use router::Router;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use zonos_kernels::{Activations, PackedTensor};
+use zonos_kernels::{Activations, PackedTensor, ops};
 use zonos_nn::{RmsNorm, Rotary, Tap, rms_norm};
 
 use crate::cache::KvCache;
+use crate::profile::timed;
 use crate::segment::Packed;
 
 /// The ZONOS2 backbone: embeddings, voice projection, layers, output head.
@@ -66,7 +67,7 @@ impl Backbone {
         tap: &mut Tap,
     ) -> Tensor<2> {
         tap.record("input_ids", &packed.ids);
-        let mut x = self.multi_embedder.forward(packed.ids.clone());
+        let mut x = timed!("embedding", self.multi_embedder.forward(packed.ids.clone()));
         for (row, vector) in &packed.speakers {
             let speaker = self
                 .speaker
@@ -78,10 +79,10 @@ impl Backbone {
             x = x.slice_assign([*row..*row + 1, 0..width], projected);
         }
         tap.record("embedding", &x);
-        let mut x = rms_norm(x, self.norm_eps);
+        let mut x = timed!("norms", rms_norm(x, self.norm_eps));
         tap.record("emb_norm", &x);
 
-        let rotary = self.rotary.at(packed.positions.clone());
+        let rotary = timed!("rotation", self.rotary.at(packed.positions.clone()));
         let mut router_state = None;
         for (n, layer) in self.layers.iter().enumerate() {
             let cache = cache.as_deref_mut().map(|cache| cache.layer(n));
@@ -91,7 +92,7 @@ impl Backbone {
         if let Some(cache) = cache {
             cache.advance(packed);
         }
-        let x = self.out_norm.forward(x);
+        let x = timed!("norms", self.out_norm.forward(x));
         tap.record("final_hidden", &x);
         x
     }
@@ -100,9 +101,9 @@ impl Backbone {
     /// `cap * tanh(raw / cap)`.
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<3> {
         let rows = hidden.dims()[0];
-        let raw = self.multi_output.linear(hidden);
+        let raw = timed!("head", self.multi_output.linear(hidden));
         let capped = match self.softcap {
-            Some(cap) => (raw / cap).tanh() * cap,
+            Some(cap) => timed!("soft cap", ops::soft_cap(raw, cap as f32)),
             None => raw,
         };
         let entries = capped.dims()[1] / self.n_codebooks;

@@ -1,10 +1,11 @@
 //! Which experts a row uses.
 
 use burn::module::{Module, Param};
-use burn::tensor::activation::softmax;
-use burn::tensor::{DType, Int, Tensor};
-use zonos_kernels::PackedTensor;
-use zonos_nn::{BiasedLinear, RmsNorm, Tap, gelu};
+use burn::tensor::Tensor;
+use zonos_kernels::{PackedTensor, RouterOptions, RouterTensors, Routing, route};
+use zonos_nn::{BiasedLinear, RmsNorm, Tap};
+
+use crate::profile::timed;
 
 /// Routes each row to its best `top_k` experts.
 ///
@@ -29,7 +30,7 @@ pub struct Router {
     pub(crate) router_states_scale: Option<Param<Tensor<1>>>,
     pub(crate) rmsnorm_eda: RmsNorm,
     /// The hidden layers `router_mlp.0` and `router_mlp.2`
-    pub(crate) router_mlp: Vec<BiasedLinear>,
+    pub(crate) router_mlp: [BiasedLinear; 2],
     /// `router_mlp.4`, `[experts, router_dim]`
     pub(crate) router_mlp_out: PackedTensor<2>,
     /// `[experts]`; shifts the choice, never the weight of an expert
@@ -41,17 +42,6 @@ pub struct Router {
     pub(crate) top_k: usize,
 }
 
-/// A routing decision.
-#[derive(Debug)]
-pub(crate) struct Routing {
-    /// `[rows, top_k]`, best first
-    pub(crate) expert: Tensor<2, Int>,
-    /// `[rows, top_k]`: unbiased probabilities of the chosen experts, not renormalised
-    pub(crate) weight: Tensor<2>,
-    /// `[rows, router_dim]`, for the next expert layer
-    pub(crate) state: Tensor<2>,
-}
-
 impl Router {
     /// `h [rows, dim]`, normalised; `state_below [rows, router_dim]`.
     pub(crate) fn forward(
@@ -61,50 +51,29 @@ impl Router {
         n: usize,
         tap: &mut Tap,
     ) -> Routing {
-        let mut state = self.down_proj.forward(h);
-        if let (Some(below), Some(scale)) = (state_below, &self.router_states_scale) {
-            state = state + below * scale.val().unsqueeze();
-        }
-        tap.record(format_args!("layer.{n}.router_state"), &state);
-        let mut z = self.rmsnorm_eda.forward(state.clone());
-        for layer in &self.router_mlp {
-            z = gelu(layer.forward(z));
-        }
-        let probability = softmax(self.router_mlp_out.linear(z), 1);
-        tap.record(format_args!("layer.{n}.router_prob"), &probability);
-
-        let bias = self.balancing_biases.val().detach() * self.balancing_sign;
-        let score = probability.clone().detach() + bias.unsqueeze();
-        let expert = best(score, self.top_k);
-        tap.record(format_args!("layer.{n}.expert"), &expert);
-        let weight = probability.gather(1, expert.clone());
-        Routing {
-            expert,
-            weight,
-            state,
-        }
+        let down = timed!("router down", self.down_proj.product(h));
+        let routing = timed!("router", {
+            let [first, second] = &self.router_mlp;
+            let hidden = |layer: &BiasedLinear| (layer.weight(), layer.bias());
+            let weights = RouterTensors {
+                bias: self.down_proj.bias(),
+                scale: self.router_states_scale.as_ref().map(Param::val),
+                norm: self.rmsnorm_eda.weight(),
+                first: hidden(first),
+                second: hidden(second),
+                last: self.router_mlp_out.value(),
+                balancing: self.balancing_biases.val(),
+            };
+            let options = RouterOptions {
+                eps: self.rmsnorm_eda.eps() as f32,
+                sign: self.balancing_sign as f32,
+                top_k: self.top_k,
+            };
+            route(down, state_below, weights, options)
+        });
+        tap.record(format_args!("layer.{n}.router_state"), &routing.state);
+        tap.record(format_args!("layer.{n}.router_prob"), &routing.probability);
+        tap.record(format_args!("layer.{n}.expert"), &routing.expert);
+        routing
     }
-}
-
-/// Indices of the `k` largest of each row, best first, `[rows, k]`; the lowest index wins a tie.
-fn best(score: Tensor<2>, k: usize) -> Tensor<2, Int> {
-    if k == 1 {
-        return score.argmax(1);
-    }
-    let [rows, experts] = score.dims();
-    let device = score.device();
-    let ids = Tensor::<1, Int>::arange(0..experts as i64, (&device, DType::I32))
-        .unsqueeze::<2>()
-        .expand([rows, experts]);
-    let mut rest = score;
-    let mut chosen = Vec::with_capacity(k);
-    for _ in 0..k {
-        let index = rest.clone().argmax(1);
-        let taken = ids
-            .clone()
-            .equal(index.clone().cast(DType::I32).expand([rows, experts]));
-        rest = rest.mask_fill(taken, f32::NEG_INFINITY);
-        chosen.push(index);
-    }
-    Tensor::cat(chosen, 1)
 }
