@@ -4,7 +4,7 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::TensorData;
 use burn_flex::FlexTensor;
 
-use super::linear::Dots;
+use super::linear::Dot;
 use super::math;
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::step::inverse_rms;
@@ -53,9 +53,8 @@ impl<E: Element> Kernel for Layer<'_, E> {
         let Self { weight, bias, x, y } = self;
         assert_eq!(weight.len(), x.len() * y.len());
         for (y, weight) in y.iter_mut().zip(weight.chunks_exact(x.len())) {
-            let inputs = [x];
             // SAFETY: the instruction set is `S`'s.
-            [*y] = unsafe { Dots { weight, inputs }.run::<S>() };
+            *y = unsafe { Dot { weight, input: x }.run::<S>() };
         }
         let Some(bias) = bias else { return };
         for (y, bias) in y.chunks_mut(S::LANES).zip(bias.chunks(S::LANES)) {
