@@ -389,6 +389,8 @@ mod tests {
         );
         let path = folder.path().join("map.json");
         std::fs::write(&path, "\u{feff}{}").unwrap();
-        assert!(NameOverrides::from_file(&path).unwrap().is_empty());
+        assert!(told(&path).contains("map.json: names nothing"));
+        std::fs::write(&path, "\u{feff}{\"a\": \"b\"}").unwrap();
+        assert_eq!(NameOverrides::from_file(&path).unwrap().len(), 1);
     }
 }
