@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::{dac_recipe, ecapa_recipe, workspace};
+use crate::{dac_recipe, ecapa_recipe, random_backbone, workspace};
 
 /// Fixtures travel with every clone.
 const MOST_BYTES: u64 = 40_000_000;
@@ -15,21 +15,24 @@ pub(crate) struct Args {
     /// Copy what differs, instead of only naming it
     #[arg(long)]
     copy: bool,
-    /// Write a full-size checkpoint of random numbers to --out and do nothing else; its goldens are
-    /// among the fixtures
+    /// Write a checkpoint of real sizes, of random numbers, to --out and do nothing else
     #[arg(long, value_name = "WHICH", requires = "out", conflicts_with = "copy")]
     make: Option<Make>,
-    /// Where --make writes: a folder for ecapa-full (24 MB), a .safetensors file for dac-full (306 MB)
+    /// Where --make writes: a folder for ecapa-full (24 MB) and zonos2-wide (2.6 GB), a .safetensors file for
+    /// dac-full (306 MB)
     #[arg(long, value_name = "PATH", requires = "make")]
     out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Make {
-    /// The speaker encoder; name the folder to the tests with $ZONOS_ECAPA_FULL
+    /// The speaker encoder, whose goldens are among the fixtures; name the folder to the tests with $ZONOS_ECAPA_FULL
     EcapaFull,
-    /// The codec; name the file to the tests with $ZONOS_DAC_FULL
+    /// The codec, whose goldens are among the fixtures; name the file to the tests with $ZONOS_DAC_FULL
     DacFull,
+    /// A backbone of the released widths, five layers deep, in BF16: what to try conversion, quantising and
+    /// speaking at real sizes on
+    Zonos2Wide,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
@@ -40,6 +43,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
             }
             Make::DacFull => {
                 dac_recipe::Recipe::load(&workspace::fixtures().join("dac/full"))?.write(out)?;
+            }
+            Make::Zonos2Wide => {
+                std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+                random_backbone::write(out, &random_backbone::wide(), zonos_gguf::GgmlType::Bf16)?;
             }
         }
         println!("{}: written", out.display());

@@ -6,6 +6,7 @@ mod dac_recipe;
 mod ecapa_recipe;
 mod fixtures;
 mod golden_diff;
+mod random_backbone;
 mod teacher_recipe;
 mod workspace;
 mod zac_recipe;

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 use crate::report::NonFinite;
 use crate::shown::shown;
-use crate::values::non_finite;
 use crate::{Checkpoint, CheckpointError, Format, ModelKind, Skipped};
 
 /// A checkpoint's contents, for JSON or for reading (`Display`).
@@ -113,7 +112,7 @@ pub fn inspect(checkpoint: &Checkpoint, check_values: bool) -> Result<Inspection
             bytes: info.bytes,
         });
         if check_values {
-            let (nan, infinite) = non_finite(&entry.data()?);
+            let (nan, infinite) = entry.non_finite()?;
             if nan + infinite > 0 {
                 bad.push(NonFinite {
                     name: entry.name.clone(),

@@ -12,7 +12,7 @@ use crate::report::{
     Ignored, LoadReport, Matched, Missing, NonFinite, Unexpected, WrongDtype, WrongShape,
 };
 use crate::shown::shown;
-use crate::values::{floats, fold, is_float, non_finite, to_f32};
+use crate::values::{floats, fold, is_float, to_f32};
 use crate::{Checkpoint, CheckpointError, ModelKind};
 
 /// Checkpoints up to this size are searched for NaN and infinity while they are loaded.
@@ -816,7 +816,7 @@ fn scan(
         slots.values().flat_map(|s| s.source.files()).collect();
     for i in used {
         let entry = &checkpoint.entries()[i];
-        let (nan, infinite) = non_finite(&entry.data()?);
+        let (nan, infinite) = entry.non_finite()?;
         if nan + infinite > 0 {
             tracing::warn!(
                 "{}: '{}' holds {nan} NaN and {infinite} infinite values",

@@ -251,6 +251,31 @@ impl Entry {
         Some(shape)
     }
 
+    /// How many values are NaN, and how many infinite. Blocks are decoded a row at a time.
+    pub(crate) fn non_finite(&self) -> Result<(u64, u64), CheckpointError> {
+        let Some(blocks) = self.info.blocks else {
+            return Ok(crate::values::non_finite(&self.data()?));
+        };
+        let rows = self.block_rows()?;
+        let row = self.info.shape.last().copied().unwrap_or(1).max(1);
+        let row_bytes = rows.shape().last().copied().unwrap_or(1).max(1);
+        rows.bytes()
+            .par_chunks(row_bytes)
+            .map_init(
+                || vec![0.0f32; row],
+                |values, bytes| {
+                    dequantize_row(blocks, bytes, values)
+                        .map_err(|e| self.error(&e.to_string()))?;
+                    let bad = values.iter().filter(|v| !v.is_finite());
+                    Ok(bad.fold((0, 0), |(nan, infinite), v| match v.is_nan() {
+                        true => (nan + 1, infinite),
+                        false => (nan, infinite + 1),
+                    }))
+                },
+            )
+            .try_reduce(|| (0, 0), |a, b| Ok((a.0 + b.0, a.1 + b.1)))
+    }
+
     fn decode(&self, blocks: GgmlType) -> Result<Bytes, CheckpointError> {
         let rows = self.block_rows()?;
         let row = self.info.shape.last().copied().unwrap_or(1).max(1);

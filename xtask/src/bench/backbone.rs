@@ -4,15 +4,12 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use zonos_gguf::GgmlType;
-use zonos2::{CacheDType, GenerateOptions, Prompt, Sequence, Zonos2, Zonos2Config};
+use zonos2::{CacheDType, GenerateOptions, Prompt, Sequence, Zonos2};
 
-use super::random_backbone::{self, RandomBackbone};
 use super::step_profile::{self, Profile};
 use super::{Bench, Measurement, median};
+use crate::random_backbone::{self, LAYERS, RandomBackbone};
 
-/// Layers: one dense, the others with experts. About 2.6 GB in bf16, of which a step reads a fifth, other
-/// experts every time, so that nothing comes from cache.
-const LAYERS: usize = 5;
 /// Frames whose times are taken, after as many for warming up.
 const FRAMES: usize = 24;
 /// Batches measured.
@@ -25,13 +22,7 @@ pub(super) struct Steps {
 }
 
 pub(super) fn run(bench: &Bench, types: &[GgmlType]) -> anyhow::Result<Steps> {
-    let config = Zonos2Config {
-        n_layers: LAYERS,
-        moe_start_from_layer: 1,
-        moe_end_from_layer: 0,
-        special_topk_layers: Default::default(),
-        ..Zonos2Config::released()
-    };
+    let config = random_backbone::wide();
     step_profile::install();
     let mut steps = Steps {
         lines: Vec::new(),

@@ -13,7 +13,6 @@ mod ggml;
 mod kernels;
 mod machine;
 mod packed;
-mod random_backbone;
 mod step_profile;
 mod teacher;
 mod torch;

@@ -8,14 +8,29 @@ use rayon::prelude::*;
 use zonos_gguf::{GgmlType, GgufWriter, NewTensor, Policy, convert_rows};
 use zonos2::{Zonos2Config, tensor_specs};
 
+/// Layers of [`wide`]: one dense, the others with experts. About 2.6 GB in bf16, of which a step reads a fifth,
+/// other experts every time, so that nothing comes from cache.
+pub(crate) const LAYERS: usize = 5;
+
+/// The released widths, a few layers deep.
+pub(crate) fn wide() -> Zonos2Config {
+    Zonos2Config {
+        n_layers: LAYERS,
+        moe_start_from_layer: 1,
+        moe_end_from_layer: 0,
+        special_topk_layers: Default::default(),
+        ..Zonos2Config::released()
+    }
+}
+
 /// A file, and what a step reads of it.
-pub(super) struct RandomBackbone {
-    pub(super) path: PathBuf,
+pub(crate) struct RandomBackbone {
+    pub(crate) path: PathBuf,
     /// Bytes that every step reads once, whatever the batch: all but experts, embedding tables and the
     /// voice's projections.
-    pub(super) spine: f64,
+    pub(crate) spine: f64,
     /// Bytes of one expert of one layer.
-    pub(super) expert: f64,
+    pub(crate) expert: f64,
 }
 
 impl RandomBackbone {
@@ -48,7 +63,7 @@ impl RandomBackbone {
 
 /// Writes numbers that keep activations in range: BF16 as safetensors, or a GGUF file whose experts are of
 /// a quantised type and whose spine is F16, as `zonos quantize` makes them.
-pub(super) fn write(
+pub(crate) fn write(
     dir: &Path,
     config: &Zonos2Config,
     experts: GgmlType,
