@@ -321,6 +321,9 @@ pub(crate) const ENDINGS: [&str; 6] = [
     ".gguf",
 ];
 
+/// Files that stand beside a model, by their names without ending: its codec and its speaker encoder.
+const COMPANIONS: [&str; 4] = ["dac", "spk-encoder", "speaker-encoder", "speaker_encoder"];
+
 /// The file `name` of a folder.
 fn named_in_folder(dir: &Path, name: &str) -> Result<PathBuf, CheckpointError> {
     let file = dir.join(name);
@@ -348,10 +351,17 @@ fn find_in_folder(dir: &Path) -> Result<PathBuf, CheckpointError> {
     names.sort();
     let mut several = Vec::new();
     for ending in ENDINGS {
-        let mut found = names.iter().filter(|n| n.ends_with(ending));
-        match (found.next(), found.next()) {
-            (Some(only), None) => return Ok(dir.join(only)),
-            (Some(first), Some(second)) => {
+        let all = names
+            .iter()
+            .filter_map(|n| Some((n, n.strip_suffix(ending)?)));
+        let found: Vec<&String> = all.clone().map(|(name, _)| name).collect();
+        let models: Vec<&String> = all
+            .filter(|(_, stem)| !COMPANIONS.contains(stem))
+            .map(|(name, _)| name)
+            .collect();
+        match (found.as_slice(), models.as_slice()) {
+            ([only], _) | (_, [only]) => return Ok(dir.join(only)),
+            ([first, second, ..], _) => {
                 several.push(format!("several *{ending} ({first}, {second}, ..)"));
             }
             _ => {}

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use crate::shown::shown;
+use crate::shown::told;
 
 const MAGIC: &[u8; 8] = b"Z2IMAT01";
+/// The largest importance: sums over a block of importance times squared weight stay below the largest f32,
+/// for weights up to the largest half.
+const LARGEST: f32 = 1e20;
 
 /// Why an importance file cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}: {}", shown(problem))]
+#[error("{file}: {}", told(problem))]
 pub struct ImatrixError {
     file: String,
     problem: String,
@@ -72,7 +75,7 @@ impl Imatrix {
     ///
     /// # Errors
     /// If it is no importance file, ends early or late, names a tensor twice, or holds a value that
-    /// is negative or not finite.
+    /// is negative, not finite or above 1e20.
     pub fn read(file: &str, bytes: &[u8]) -> Result<Self, ImatrixError> {
         Self::parse(bytes).map_err(|problem| ImatrixError {
             file: file.into(),
@@ -102,9 +105,9 @@ impl Imatrix {
                 .iter()
                 .map(|b| f32::from_le_bytes(*b))
                 .collect();
-            if let Some(bad) = values.iter().find(|v| !(v.is_finite() && **v >= 0.0)) {
+            if let Some(bad) = values.iter().find(|v| !(0.0..=LARGEST).contains(*v)) {
                 return Err(format!(
-                    "'{name}' holds {bad}; importances are finite and not negative"
+                    "'{name}' holds {bad}; importances are means of squares, from 0 to {LARGEST:e}"
                 ));
             }
             let entry = ImatrixEntry {

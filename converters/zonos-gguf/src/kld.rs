@@ -4,14 +4,14 @@
 use std::fmt;
 use std::io::Write;
 
-use crate::shown::shown;
+use crate::shown::told;
 
 const MAGIC: &[u8; 8] = b"Z2KLDIV2";
 const VERSION: u32 = 2;
 
 /// Why a base file cannot be read or written, or two models not be compared.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}: {}", shown(problem))]
+#[error("{file}: {}", told(problem))]
 pub struct KldError {
     file: String,
     problem: String,
@@ -484,16 +484,21 @@ pub struct Compared {
 }
 
 /// Collects compared events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Comparison {
+    codebooks: usize,
     compared: Vec<Compared>,
     scratch: Vec<f32>,
 }
 
 impl Comparison {
-    /// None yet.
-    pub fn new() -> Self {
-        Self::default()
+    /// None yet, of so many codebooks.
+    pub fn new(codebooks: usize) -> Self {
+        Self {
+            codebooks,
+            compared: Vec::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Compares the logits of a model with the reference's log-probabilities of the same event. Both
@@ -526,17 +531,16 @@ impl Comparison {
         &self.compared
     }
 
-    /// The report; none without an event.
+    /// The report; codebooks without an event have means that are no numbers. None without any event.
     pub fn report(&self) -> Option<KldReport> {
         let mut sorted: Vec<f64> = self.compared.iter().map(|c| c.kld).collect();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let rank = |q: f64| sorted.get((q * (n as f64 - 1.0)).round() as usize).copied();
         let differences = || self.compared.iter().map(|c| c.log_test - c.log_reference);
-        let codebooks = self.compared.iter().map(|c| c.codebook + 1).max()?;
         Some(KldReport {
             all: means(self.compared.iter()),
-            codebooks: (0..codebooks)
+            codebooks: (0..self.codebooks)
                 .map(|b| means(self.compared.iter().filter(|c| c.codebook == b)))
                 .collect(),
             kld_median: rank(0.5)?,
@@ -560,7 +564,8 @@ fn means<'a>(compared: impl Iterator<Item = &'a Compared>) -> KldMeans {
         test -= c.log_test;
         same += usize::from(c.top1);
     }
-    let n = out.events.max(1) as f64;
+    // Without an event, NaN.
+    let n = out.events as f64;
     out.kld_mean /= n;
     out.ppl_reference = (reference / n).exp();
     out.ppl_test = (test / n).exp();
@@ -635,12 +640,12 @@ mod tests {
         let bytes = base();
         let read = KldBase::read("b", &bytes).unwrap();
         assert_eq!((read.shape(), read.sequences()), (SHAPE, &sequences()[..]));
-        let mut c = Comparison::new();
+        let mut c = Comparison::new(3);
         for (i, e) in read.events().iter().enumerate() {
             c.push(e, &read.log_probabilities(i).unwrap(), &logits(i));
         }
         let report = c.report().unwrap();
-        assert_eq!((report.all.events, report.codebooks.len()), (5, 2));
+        assert_eq!((report.all.events, report.codebooks.len()), (5, 3));
         assert_eq!(
             (report.kld_max, report.all.kld_mean, report.dlogp_rms),
             (0.0, 0.0, 0.0)
@@ -652,7 +657,7 @@ mod tests {
 
     #[test]
     fn a_known_divergence() {
-        let mut c = Comparison::new();
+        let mut c = Comparison::new(3);
         let event = Event {
             sequence: 0,
             row: 0,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::shown::shown;
+use crate::shown::told;
 
 /// One sequence of the corpus.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct ManifestEntry {
 
 /// A manifest that cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{file}: {place}: {}; expected {expected}", shown(problem))]
+#[error("{file}: {place}: {}; expected {expected}", told(problem))]
 pub struct ManifestError {
     file: String,
     place: String,

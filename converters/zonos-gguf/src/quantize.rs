@@ -65,8 +65,9 @@ pub struct QuantizeReport {
     pub bytes_before: u64,
     /// Tensor bytes after.
     pub bytes_after: u64,
-    /// Tensors with rows whose values are not finite or too large for the type: their new values are
-    /// not all finite. With the number of such rows.
+    /// Tensors with rows that hold NaN or infinity, or values too large for the type, whose new values are
+    /// not all finite. With the number of such rows. (Some quantisers make numbers of NaN, so the values
+    /// themselves are looked at.)
     pub not_finite: Vec<(String, u64)>,
     /// Tensors whose importances have another shape, or that are of the imatrix but not of the file.
     pub importance_unused: Vec<String>,
@@ -75,7 +76,7 @@ pub struct QuantizeReport {
 }
 
 /// Converts `src`, rows of `row_len` values of type `from`, to type `to`, rows side by side on all
-/// cores. `importance` is shared by the rows. Returns how many rows gave a value that is not finite.
+/// cores. `importance` is shared by the rows. Returns how many rows hold or gave a value that is not finite.
 ///
 /// # Errors
 /// If a type is listed only, rows are not whole blocks, or lengths do not belong together.
@@ -132,8 +133,8 @@ pub fn convert_rows(
         .try_reduce(|| 0, |a, b| Ok(a + b))
 }
 
-/// Whether the encoded row is finite. Up to the largest half every type is; beyond, it depends on
-/// the scale that was found, so the row is decoded again (`values` is overwritten).
+/// Whether the values of a row are finite, and what they were encoded as. Up to the largest half every type
+/// is; beyond, it depends on the scale that was found, so the row is decoded again (`values` is overwritten).
 fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, BlockError> {
     // Without an early end, which would keep compilers from taking several values at a time.
     let mild = pulp::Arch::new().dispatch(
@@ -147,8 +148,30 @@ fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, Bl
     if mild {
         return Ok(true);
     }
+    if !values.iter().all(|v| v.is_finite()) {
+        return Ok(false);
+    }
     dequantize_row(to, row, values)?;
     Ok(values.iter().all(|v| v.is_finite()))
+}
+
+/// How many rows of `row_len` values hold one that is not finite.
+fn rows_not_finite(t: GgmlType, src: &[u8], row_len: usize) -> Result<u64, BlockError> {
+    let row_bytes = t.bytes_for(row_len as u64).filter(|&n| n > 0);
+    let row_bytes = row_bytes.ok_or(BlockError::NotWholeBlocks {
+        ggml_type: t,
+        values: row_len,
+        block: t.block_values(),
+    })?;
+    src.par_chunks_exact(row_bytes as usize)
+        .map_init(
+            || vec![0.0f32; row_len],
+            |values, src| {
+                dequantize_row(t, src, values)?;
+                Ok(u64::from(!values.iter().all(|v| v.is_finite())))
+            },
+        )
+        .try_reduce(|| 0, |a, b| Ok(a + b))
 }
 
 /// Takes the next encoded bytes, and how many bytes of the source they came from; may ask for the end.
@@ -207,7 +230,7 @@ impl<R: Read + Seek> Pieces for FromFile<R> {
 
 /// Converts one tensor to type `to` and hands out its bytes in order, some megabytes at a time.
 /// Importances are taken by expert: the index over all dimensions past the second. Returns how many
-/// rows gave a value that is not finite, or none if `sink` asked for the end.
+/// rows hold or gave a value that is not finite, or none if `sink` asked for the end.
 ///
 /// # Errors
 /// As [`GgufFile::tensor_bytes`] and [`convert_rows`], and whatever `pieces` and `sink` return.
@@ -226,16 +249,6 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
         file: source.file().into(),
         source: error,
     };
-    if tensor.ggml_type() == to {
-        for at in (0..length).step_by(CHUNK_BYTES as usize) {
-            let part = CHUNK_BYTES.min(length - at) as usize;
-            let part = pieces.piece(start + at, part).map_err(unread)?;
-            if sink(part, part.len() as u64)?.is_break() {
-                return Ok(None);
-            }
-        }
-        return Ok(Some(0));
-    }
     let wrong = |error| QuantizeError::Tensor {
         file: source.file().into(),
         name: tensor.name().into(),
@@ -244,6 +257,22 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
         source: error,
     };
     let row_len = tensor.row_len() as usize;
+    if tensor.ggml_type() == to {
+        let mut bad = 0;
+        let row = tensor.row_bytes().max(1);
+        let whole_rows = (CHUNK_BYTES / row).max(1) * row;
+        for at in (0..length).step_by(whole_rows as usize) {
+            let part = whole_rows.min(length - at) as usize;
+            let part = pieces.piece(start + at, part).map_err(unread)?;
+            if to.is_readable() {
+                bad += rows_not_finite(to, part, row_len).map_err(wrong)?;
+            }
+            if sink(part, part.len() as u64)?.is_break() {
+                return Ok(None);
+            }
+        }
+        return Ok(Some(bad));
+    }
     let to_row = to
         .bytes_for(tensor.row_len())
         .ok_or(BlockError::NotWholeBlocks {

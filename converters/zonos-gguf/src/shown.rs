@@ -6,9 +6,18 @@ const MOST: usize = 80;
 /// `text` with control characters and those that turn the direction of writing as escapes, cut
 /// after [`MOST`] characters: names come from files, and a terminal obeys what it prints.
 pub(crate) fn shown(text: &str) -> String {
-    let mut out = String::with_capacity(text.len().min(2 * MOST));
+    cut(text, MOST)
+}
+
+/// What is wrong, in words that may have a name in them, as [`shown`]; there is room for the words.
+pub(crate) fn told(text: &str) -> String {
+    cut(text, 5 * MOST)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    let mut out = String::with_capacity(text.len().min(2 * most));
     for (i, c) in text.chars().enumerate() {
-        if i == MOST {
+        if i == most {
             out.push_str("...");
             break;
         }

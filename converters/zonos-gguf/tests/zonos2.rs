@@ -196,6 +196,36 @@ fn values_too_large_and_types_already_lossy_are_reported() {
     assert_eq!(report.requantized, ["a", "b"]);
 }
 
+/// Quantisers make numbers of NaN and infinity; that they were there is told all the same.
+#[test]
+fn values_that_are_no_numbers_are_reported_whatever_they_become() {
+    for from in [GgmlType::F32, GgmlType::F16] {
+        for to in GgmlType::READABLE {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = Numbers(8).normals(1024, 1.0);
+                x[300] = bad;
+                let list = [NewTensor {
+                    name: "a".into(),
+                    dims: vec![256, 4],
+                    ggml_type: from,
+                }];
+                let mut w = GgufWriter::new(Vec::new(), "m", &Metadata::new(), &list).unwrap();
+                w.write("a", &encoded(from, &x, 1024, None)).unwrap();
+                let raw = w.finish().unwrap();
+                let file = GgufFile::read("m", &raw[..]).unwrap();
+                let policy = Policy::everything(to);
+                let (_, report) =
+                    quantize_file(&file, Vec::new(), "o", &policy, None, &mut go).unwrap();
+                assert_eq!(
+                    report.not_finite,
+                    [("a".to_owned(), 1)],
+                    "{from} {to} {bad}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn quantised_models_have_the_sums_of_ggml() {
     let Some(folder) = goldens("zonos2-k") else {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use zonos_checkpoint::hub::Hub;
-use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, ModelKind, OpenOptions};
-use zonos2::{Zonos2, Zonos2Config, Zonos2Error};
+use zonos_checkpoint::{Checkpoint, FileBytes, LoadOptions, LoadReport, ModelKind, OpenOptions};
+use zonos2::{ConfigError, Zonos2, Zonos2Config, Zonos2Error};
 
 use crate::failure::Failure;
 use crate::output;
@@ -63,7 +63,12 @@ impl Source {
                     return Err(Failure::failed(format!("--model {model} does not exist")));
                 }
                 let codec = beside(model, &CODEC_NAMES).ok_or_else(|| {
-                    Failure::usage(if model.starts_with("hub:") {
+                    let name = Path::new(model).file_name().and_then(|name| name.to_str());
+                    Failure::usage(if name.is_some_and(|name| CODEC_NAMES.contains(&name)) {
+                        format!(
+                            "--model {model} has the name of a codec; give the ZONOS2 weights with --model, and this file with --codec"
+                        )
+                    } else if model.starts_with("hub:") {
                         format!(
                             "--model {model} is given without --codec, and beside a hub: id none is looked for; give the DAC 44.1 kHz weights too, --codec {CODEC_HUB}"
                         )
@@ -110,6 +115,14 @@ pub(crate) fn beside(model: &str, names: &[&str]) -> Option<PathBuf> {
         .find(|path| path.exists() && path != model)
 }
 
+/// The bytes of a file that is no checkpoint.
+pub(crate) fn file_bytes(path: &Path) -> Result<FileBytes, Failure> {
+    if !path.exists() {
+        return Err(Failure::failed(format!("{}: no such file", path.display())));
+    }
+    Ok(FileBytes::open(path)?)
+}
+
 /// Opens a checkpoint: reads headers, and downloads a `hub:` one that is not cached, with a bar.
 pub(crate) fn open(reference: &str, quiet: bool) -> Result<Checkpoint, Failure> {
     open_file(reference, None, quiet)
@@ -149,6 +162,9 @@ pub(crate) fn open_backbone(
 ) -> Result<(Checkpoint, Zonos2Config), Failure> {
     let checkpoint = open_as(reference, ModelKind::Zonos2, quiet)?;
     let config = Zonos2::config_of(&checkpoint).map_err(|error| match error {
+        Zonos2Error::Config(error @ ConfigError::Metadata { .. }) => {
+            Failure::failed(error.to_string())
+        }
         // These come without their file.
         Zonos2Error::Config(error) => Failure::failed(format!(
             "params.json of {}: {error}",

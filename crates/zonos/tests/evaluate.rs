@@ -503,6 +503,50 @@ fn types(path: &Path) -> Vec<GgmlType> {
         .collect()
 }
 
+/// What was asked for in vain, and values that are no numbers, are told.
+#[test]
+fn quantising_says_what_it_did_not_do() {
+    let work = Work::new();
+    small_gguf(&work.path("in.gguf"), Some("zonos2"));
+    let (from, to) = (work.arg("in.gguf"), work.arg("out.gguf"));
+    let said = |arguments: &[&str]| {
+        let line = [&["quantize", from.as_str(), to.as_str()], arguments].concat();
+        String::from_utf8(run(0, &line).stderr).unwrap()
+    };
+    let up = said(&["q4_k", "--down-tier-up"]);
+    assert!(up.contains("--down-tier-up changes nothing"), "{up}");
+    assert!(
+        !up.contains("one tier up") && up.contains("experts q4_k"),
+        "{up}"
+    );
+    assert!(!said(&["q4_k"]).contains("warning"));
+    // Rows of the demo model are shorter than a block of 256.
+    let short = work.arg("short.gguf");
+    run(0, &["convert", &work.model(), &short, "--type", "f16"]);
+    let none = run(0, &["quantize", &short, &to, "q4_k"]).stderr;
+    let none = String::from_utf8(none).unwrap();
+    assert!(none.contains("no tensor becomes q4_k"), "{none}");
+    assert!(!none.contains("experts q4_k"), "{none}");
+
+    // The last value of the last expert.
+    let mut bytes = fs::read(work.path("in.gguf")).unwrap();
+    let end = bytes.len() - 4;
+    bytes[end..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(work.path("in.gguf"), bytes).unwrap();
+    for t in ["q8_0", "q4_k", "iq4_xs", "f16", "f32"] {
+        let nan = said(&[t]);
+        assert!(
+            nan.contains("NaN") && nan.contains("blk.0.ffn_up_exps.weight"),
+            "{t}: {nan}"
+        );
+    }
+    work.refuses(
+        1,
+        &["none.bin: no such file"],
+        &["quantize", &from, &to, "q4_k", "--imatrix", "none.bin"],
+    );
+}
+
 #[test]
 fn the_spine_keeps_its_bits_unless_one_insists() {
     let work = Work::new();

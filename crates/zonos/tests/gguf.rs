@@ -135,6 +135,26 @@ fn a_folder_of_gguf_files_speaks() {
         assert!(fs::metadata(&wav).unwrap().len() > 1000);
         fs::remove_file(&wav).unwrap();
     }
+    // The folder's model is the file that is no codec; a codec is no model.
+    let (whole, dac) = (folder.display().to_string(), at("dac.gguf"));
+    run(
+        0,
+        &[
+            "tts",
+            "Hello.",
+            "-o",
+            &wav,
+            "--model",
+            &whole,
+            "--max-frames",
+            "2",
+        ],
+    );
+    work.refuses(
+        2,
+        &["has the name of a codec"],
+        &["tts", "Hello.", "-o", &wav, "--model", &dac],
+    );
     let told = run_json(0, &["inspect", &model]);
     assert_eq!(told["format"], "gguf");
     let q8 = &told["dtypes"]["Q8_0"];
@@ -205,5 +225,66 @@ fn types_that_cannot_be_are_refused() {
     ] {
         run(code, &args);
         assert!(!work.path("a.gguf").exists() && !work.path("a.bpk").exists());
+    }
+}
+
+/// Metadata that this model cannot have are refused by their own keys.
+#[test]
+fn metadata_are_refused_by_key() {
+    use zonos_gguf::{GgufWriter, NewTensor, Value};
+    let work = Work::new();
+    let whole = work.arg("whole.gguf");
+    run(0, &["convert", &work.model(), &whole, "--type", "f16"]);
+    let bytes = fs::read(&whole).unwrap();
+    let file = GgufFile::read("whole", &bytes[..]).unwrap();
+    let cases = [
+        (
+            "general.architecture",
+            Value::String("llama".into()),
+            "llama",
+        ),
+        ("zonos2.attention.qk_norm_epsilon", Value::F32(1e30), "1e-6"),
+        ("zonos2.audio_vocab", Value::U32(7), "codebook_size"),
+        (
+            "zonos2.rope.freq_base",
+            Value::F32(-1.0),
+            "zonos2.rope.freq_base",
+        ),
+        (
+            "zonos2.feed_forward_length",
+            Value::U32(0),
+            "zonos2.feed_forward_length",
+        ),
+    ];
+    for (key, value, needle) in cases {
+        let mut metadata = file.metadata().clone();
+        metadata.set(key, value);
+        let tensors: Vec<NewTensor> = file
+            .tensors()
+            .iter()
+            .map(|t| NewTensor {
+                name: t.name().into(),
+                dims: t.dims().to_vec(),
+                ggml_type: t.ggml_type(),
+            })
+            .collect();
+        let mut writer = GgufWriter::new(Vec::new(), "bad", &metadata, &tensors).unwrap();
+        for t in file.tensors() {
+            writer
+                .write(t.name(), file.tensor_bytes(t).unwrap())
+                .unwrap();
+        }
+        let bad = work.arg("bad.gguf");
+        fs::write(&bad, writer.finish().unwrap()).unwrap();
+        let out = work.arg("out.wav");
+        let codec = work.codec();
+        let arguments = [
+            "tts", "Hello.", "-o", &out, "--model", &bad, "--codec", &codec,
+        ];
+        let output = common::zonos().args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{key}: {said}");
+        assert!(said.contains(key) && said.contains(needle), "{key}: {said}");
+        assert!(!said.contains("params.json of"), "{key}: {said}");
     }
 }

@@ -47,6 +47,14 @@ pub enum ConfigError {
         /// Where parsing stopped.
         source: serde_json::Error,
     },
+    /// The metadata of a GGUF file are wrong.
+    #[error("{}: {problem}", path.display())]
+    Metadata {
+        /// The file.
+        path: PathBuf,
+        /// Which key, what was expected and what was found.
+        problem: String,
+    },
     /// A field is missing, has the wrong type or a value the model cannot have.
     #[error("{}field `{field}`: {problem}", prefix(path))]
     Field {

@@ -72,7 +72,7 @@ pub enum Zonos2Error {
         limit: usize,
     },
     /// An id that its table does not have.
-    #[error("sequence {sequence}, row {row}, column {column}: id {id}, expected 0..{entries}")]
+    #[error("sequence {sequence}, row {row}, column {column}: id {id}, expected 0 to {}", entries.saturating_sub(1))]
     IdOutOfRange {
         /// Sequence, from 0.
         sequence: usize,

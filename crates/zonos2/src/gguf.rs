@@ -5,7 +5,7 @@
 //! `models/convert-zonos2-to-gguf.py`.
 
 use serde_json::{Map, Value, json};
-use zonos_checkpoint::{Checkpoint, GgufFields, NameMap, SIDECAR_PREFIX};
+use zonos_checkpoint::{Checkpoint, Format, GgufFields, NameMap, SIDECAR_PREFIX};
 use zonos_gguf::{Metadata, ModelMetadata, Value as GgufValue};
 
 use crate::config::{ConfigError, FIRST_CONDITIONING_ID, PARAMS_FILE};
@@ -90,14 +90,27 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Option<Result<Zonos2Config, Zon
     Some(read(checkpoint, fields))
 }
 
+/// Why a GGUF file is not read as this model's, unless it is one of another container.
+pub(crate) fn unsaid(checkpoint: &Checkpoint) -> Option<Zonos2Error> {
+    if checkpoint.format() != Format::Gguf {
+        return None;
+    }
+    let found = checkpoint.metadata().get("general.architecture");
+    let found = found.map_or_else(|| "missing".into(), |found| format!("{found}"));
+    Some(Zonos2Error::Config(ConfigError::Metadata {
+        path: checkpoint.path().to_owned(),
+        problem: format!("`general.architecture` is {found}, expected \"{ARCHITECTURE}\""),
+    }))
+}
+
 fn read(checkpoint: &Checkpoint, fields: GgufFields<'_>) -> Result<Zonos2Config, Zonos2Error> {
     let wrong = |problem: String| {
-        Zonos2Error::Config(ConfigError::Field {
-            path: Some(checkpoint.path().to_owned()),
-            field: "GGUF metadata".into(),
+        Zonos2Error::Config(ConfigError::Metadata {
+            path: checkpoint.path().to_owned(),
             problem,
         })
     };
+    check_fixed(fields).map_err(wrong)?;
     let sizes = sizes(checkpoint, fields).map_err(wrong)?;
     let text_vocab = &sizes["text_vocab"];
     let given = checkpoint.sidecar(PARAMS_FILE)?;
@@ -118,7 +131,61 @@ fn read(checkpoint: &Checkpoint, fields: GgufFields<'_>) -> Result<Zonos2Config,
     if let Some(map) = params.as_object_mut() {
         map.extend(sizes);
     }
-    Zonos2Config::from_json(&params).map_err(|error| wrong(error.to_string()))
+    Zonos2Config::from_json(&params).map_err(|error| {
+        wrong(match error {
+            ConfigError::Field { field, problem, .. } => match key_of(&field) {
+                Some(key) => format!("`zonos2.{key}`: {problem}"),
+                None => format!("field `{field}` of its params.json: {problem}"),
+            },
+            other => other.to_string(),
+        })
+    })
+}
+
+/// The key whose value became a field of `params.json`.
+fn key_of(field: &str) -> Option<&'static str> {
+    Some(match field {
+        "n_layers" => "block_count",
+        "dim" => "embedding_length",
+        "head_dim" => "head_dim",
+        "n_heads" => "attention.head_count",
+        "n_kv_heads" => "attention.head_count_kv",
+        "ffn_dim_multiplier" | "multiple_of" => "feed_forward_length",
+        "norm_eps" => "attention.layer_norm_rms_epsilon",
+        "rope_theta" => "rope.freq_base",
+        "max_seqlen" => "context_length",
+        "n_codebooks" => "n_codebooks",
+        "codebook_size" => "codebook_size",
+        "eoa_id" => "eoa_id",
+        "audio_pad_id" => "audio_pad_id",
+        "text_vocab" => "text_vocab",
+        "loss_softcap" => "logit_softcap",
+        "speaker_embedding_dim" => "speaker.embedding_dim",
+        "speaker_lda_dim" => "speaker.lda_dim",
+        "moe_n_experts" => "expert_count",
+        "moe_router_topk" | "special_topk_layers" => "expert_used_count_per_layer",
+        _ => return None,
+    })
+}
+
+/// Refuses values that this model has no choice of, where a file gives them.
+fn check_fixed(fields: GgufFields<'_>) -> Result<(), String> {
+    let (eps, vocabulary) = ("zonos2.attention.qk_norm_epsilon", "zonos2.audio_vocab");
+    if let Some(value) = fields.get(eps)
+        // As f32 has it.
+        && value.as_f64().is_none_or(|v| (v - QK_EPS).abs() > 1e-12)
+    {
+        return Err(format!("`{eps}` should be {QK_EPS:e}, found {value}"));
+    }
+    let wanted = fields.count("zonos2.codebook_size")?.saturating_add(2);
+    if let Some(value) = fields.get(vocabulary)
+        && value.as_u64() != Some(wanted as u64)
+    {
+        return Err(format!(
+            "`{vocabulary}` should be {wanted}, `zonos2.codebook_size` and two more, found {value}"
+        ));
+    }
+    Ok(())
 }
 
 /// The fields of `params.json` that the metadata and the tensors tell.

@@ -69,9 +69,10 @@ impl Zonos2 {
         if let Some(config) = crate::gguf::config(checkpoint) {
             return config;
         }
-        let params = checkpoint
-            .sidecar("params.json")?
-            .ok_or_else(|| Zonos2Error::NoParams(checkpoint.path().to_owned()))?;
+        let params = checkpoint.sidecar("params.json")?.ok_or_else(|| {
+            crate::gguf::unsaid(checkpoint)
+                .unwrap_or_else(|| Zonos2Error::NoParams(checkpoint.path().to_owned()))
+        })?;
         Ok(Zonos2Config::from_json(&params)?)
     }
 

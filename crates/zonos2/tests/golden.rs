@@ -241,11 +241,11 @@ fn bad_sequences_are_refused_by_name() {
     refuse(Sequence::new(vec![0; 11]), "whole rows of 10");
     refuse(
         Sequence::new([vec![1026; 9], vec![0]].concat()),
-        "column 0: id 1026, expected 0..1026",
+        "column 0: id 1026, expected 0 to 1025",
     );
     refuse(
         Sequence::new([vec![0; 9], vec![520]].concat()),
-        "column 9: id 520, expected 0..520",
+        "column 9: id 520, expected 0 to 519",
     );
     refuse(Sequence::new([vec![-1; 9], vec![0]].concat()), "id -1");
     refuse(Sequence::new(row.repeat(6145)), "6145 rows");

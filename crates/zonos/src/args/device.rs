@@ -20,8 +20,8 @@ pub(crate) struct DeviceArgs {
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Device")]
 pub(crate) struct ActivationArgs {
-    /// Keep activations unrounded where the weights have six bits or fewer (GGUF); slower. By default they
-    /// are rounded to eight bits there, which the weights' own rounding outweighs.
+    /// Keep activations unrounded where the weights are quantised (GGUF); slower. By default they are rounded
+    /// to eight bits there, which the rounding of weights of six bits or fewer outweighs.
     #[arg(long)]
     pub exact: bool,
 }

@@ -74,8 +74,8 @@ pub(crate) struct PerplexityArgs {
     /// With --base: draw the divergences, over all events and by codebook.
     #[arg(long, value_name = "KLD.png", requires = "base")]
     plot: Option<PathBuf>,
-    /// Round activations to eight bits where `zonos tts` does so for speed, at weights of six bits and
-    /// below; exact activations tell what the weights lost.
+    /// Round activations to eight bits where `zonos tts` does so for speed, at quantised weights; exact
+    /// activations tell what the weights lost.
     #[arg(long)]
     fast: bool,
     #[command(flatten)]
@@ -162,7 +162,7 @@ impl<'a> Input<'a> {
             }));
         };
         let name = path.display().to_string();
-        let base = KldBase::read(&name, FileBytes::open(path)?)?;
+        let base = KldBase::read(&name, weights::file_bytes(path)?)?;
         let (made, wanted) = (base.shape(), kld_shape(config));
         if made != wanted {
             return Err(Failure::failed(format!(
@@ -240,7 +240,7 @@ fn compare(
     quiet: bool,
 ) -> Result<Done, Failure> {
     let sequences: Vec<Sequence> = base.sequences().iter().map(Into::into).collect();
-    let mut comparison = Comparison::new();
+    let mut comparison = Comparison::new(model.config().n_codebooks);
     let mut next = 0;
     let rows = each_sequence(model, &sequences, quiet, |i, sequence| {
         model.score(i, sequence, |event, logits| -> Result<(), Failure> {

@@ -117,7 +117,7 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     let imatrix = args.imatrix.as_deref().map(read_imatrix).transpose()?;
     let name = args.input.display().to_string();
     // Only the header is read where it is mapped; what is touched there counts as this process's memory.
-    let source = GgufFile::read(&name, FileBytes::open(&args.input)?)?;
+    let source = GgufFile::read(&name, weights::file_bytes(&args.input)?)?;
     let opened = File::open(&args.input).with_context(|| format!("{name}: cannot read"))?;
     let mut pieces = FromFile::new(opened);
     check_architecture(&source, args)?;
@@ -130,6 +130,9 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
             ),
         );
     }
+
+    let used = Used::of(&source, &policy);
+    used.warn(&policy);
 
     let began = Instant::now();
     let _stepping = Stepping::begin();
@@ -158,6 +161,7 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     let values = source.tensors().iter().map(values_of).sum();
     let done = Done {
         policy: &policy,
+        used,
         report: &report,
         values,
         seconds: began.elapsed().as_secs_f64(),
@@ -172,7 +176,7 @@ fn values_of(tensor: &TensorInfo) -> u64 {
 }
 
 fn read_imatrix(path: &Path) -> Result<Imatrix, Failure> {
-    let bytes = FileBytes::open(path)?;
+    let bytes = weights::file_bytes(path)?;
     Ok(Imatrix::read(&path.display().to_string(), bytes.as_ref())?)
 }
 
@@ -192,9 +196,58 @@ fn check_architecture(source: &GgufFile<FileBytes>, args: &QuantizeArgs) -> Resu
     )))
 }
 
+/// What of a policy a file has tensors for.
+#[derive(Clone, Copy)]
+struct Used {
+    /// Some tensor gets the type asked for.
+    bulk: bool,
+    /// Some down projection gets the next type.
+    tier_up: bool,
+}
+
+impl Used {
+    fn of(source: &GgufFile<FileBytes>, policy: &Policy) -> Self {
+        let level = Policy {
+            down_tier_up: false,
+            ..*policy
+        };
+        let by = |policy: &Policy, t: &TensorInfo| {
+            policy.storage_type(t.name(), t.dims(), t.ggml_type())
+        };
+        let tensors = source.tensors();
+        Self {
+            bulk: tensors.iter().any(|t| by(policy, t) == policy.bulk),
+            tier_up: tensors.iter().any(|t| by(policy, t) != by(&level, t)),
+        }
+    }
+
+    /// What was asked for in vain.
+    fn warn(self, policy: &Policy) {
+        let bulk = policy.bulk;
+        if !self.bulk {
+            output::note(
+                false,
+                format_args!(
+                    "warning: no tensor becomes {bulk}: there are no experts, or their rows are no whole blocks of {} values",
+                    bulk.block_values()
+                ),
+            );
+        }
+        if policy.down_tier_up && !self.tier_up {
+            output::note(
+                false,
+                format_args!(
+                    "warning: --down-tier-up changes nothing: {bulk} has no next type, or no down projection can have it"
+                ),
+            );
+        }
+    }
+}
+
 /// What was done.
 struct Done<'a> {
     policy: &'a Policy,
+    used: Used,
     report: &'a QuantizeReport,
     values: u64,
     seconds: f64,
@@ -221,8 +274,8 @@ impl Done<'_> {
         let bad: Vec<String> = report.not_finite.iter().map(|(n, _)| n.clone()).collect();
         say(
             &bad,
-            &format!("{input} hold NaN, infinity or values too large for their new type"),
-            "check where the file comes from",
+            &format!("{input} with NaN, infinity or values too large for the new type"),
+            "what they became is no number, or none that means anything: check where the file comes from",
         );
         if let Some(imatrix) = imatrix {
             say(
@@ -320,11 +373,12 @@ impl Done<'_> {
             down_tier_up,
         } = self.policy;
         let mut text = match (experts_only, spine_f16) {
+            _ if !self.used.bulk => format!("no tensor {bulk}"),
             (true, true) => format!("experts {bulk}, spine F16"),
             (true, false) => format!("experts {bulk}, spine Q8_0"),
             (false, _) => format!("{bulk} everywhere"),
         };
-        if *down_tier_up {
+        if *down_tier_up && self.used.tier_up {
             text += ", down projections one tier up";
         }
         text

@@ -108,7 +108,7 @@ impl Target {
             .map_err(|e| anyhow!("tensor '{name}': {e}"))?;
         if lost > 0 {
             return Err(Failure::failed(format!(
-                "tensor '{name}': {lost} rows hold values that {ggml_type} cannot; choose another --type"
+                "tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect --check` tells which tensors do, and another --type may hold large ones"
             )));
         }
         self.writer.write(name, &out)?;

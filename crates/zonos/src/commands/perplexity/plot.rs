@@ -136,7 +136,9 @@ fn bars(area: &Area<'_>, name: &str, values: &[f64], top: Option<f64>) -> Result
         .set_label_area_size(LabelAreaPosition::Bottom, 48)
         .build_cartesian_2d(-0.5..values.len() as f64 - 0.5, 0.0..top)
         .map_err(PlotError::draw)?;
-    let bars = values.iter().enumerate().map(|(i, &value)| {
+    // Codebooks without an event have no bar.
+    let numbers = values.iter().enumerate().filter(|(_, v)| !v.is_nan());
+    let bars = numbers.map(|(i, &value)| {
         let middle = i as f64;
         let corners = [(middle - 0.35, 0.0), (middle + 0.35, value.min(top))];
         Rectangle::new(corners, BAR.filled())
@@ -181,7 +183,7 @@ mod tests {
     use zonos_gguf::kld::Event;
 
     fn comparison(events: usize, apart: f32) -> Comparison {
-        let mut comparison = Comparison::new();
+        let mut comparison = Comparison::new(9);
         for i in 0..events {
             let event = Event {
                 sequence: 0,

@@ -152,6 +152,13 @@ pub(super) fn comparison(
     ))?;
     output::print("\ncodebook  events  perplexity   reference  mean KLD  same likeliest")?;
     for (c, of) in report.codebooks.iter().enumerate() {
+        if of.events == 0 {
+            output::print(format_args!(
+                "{c:>8}  {:>6}  {:>10}  {:>10}  {:>8}  {:>12}",
+                0, "none", "none", "none", "none"
+            ))?;
+            continue;
+        }
         output::print(format_args!(
             "{c:>8}  {:>6}  {:>10.4}  {:>10.4}  {:>8.6}  {:>12.2} %",
             of.events,
