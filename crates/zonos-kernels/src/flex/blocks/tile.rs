@@ -151,13 +151,13 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
     x: [*const Rounded; M],
     slices: usize,
     next: [*const u8; R],
-    sums: *mut [f32; CHUNK],
+    sums: *mut f32,
 ) {
     unsafe {
         let mut totals = [[_mm512_setzero_ps(); M]; R];
         for m in 0..M {
             for r in 0..R {
-                totals[r][m] = _mm512_loadu_ps(sums.add(m).cast::<f32>().add(r * ROWS));
+                totals[r][m] = _mm512_loadu_ps(sums.add(m * CHUNK + r * ROWS));
             }
         }
         for j in 0..slices {
@@ -211,7 +211,7 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
         }
         for m in 0..M {
             for r in 0..R {
-                _mm512_storeu_ps(sums.add(m).cast::<f32>().add(r * ROWS), totals[r][m]);
+                _mm512_storeu_ps(sums.add(m * CHUNK + r * ROWS), totals[r][m]);
             }
         }
     }
@@ -227,6 +227,40 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
     let Weights { start, row, count } = weights;
     assert!(0 < count && count <= PANELS * ROWS && x.len() == out.len());
     out.fill([0.0; CHUNK]);
+    // One row of activations is done with a panel so soon that a second one only spreads what is read from
+    // memory, unless arithmetic takes longer.
+    let together = if x.len() == 1 && !F::HALVES {
+        1
+    } else {
+        PANELS
+    };
+    for first in (0..count).step_by(together * ROWS) {
+        let weights = Weights {
+            // SAFETY: one of the rows.
+            start: unsafe { start.add(first * row) },
+            row,
+            count: (count - first).min(together * ROWS),
+        };
+        // SAFETY: the caller's contract; there is a place for each row from `first` on.
+        unsafe {
+            some::<F>(
+                weights,
+                x,
+                together,
+                out.as_mut_ptr().cast::<f32>().add(first),
+            )
+        };
+    }
+}
+
+/// Adds the products of a panel or two to `out`, whose rows are [`CHUNK`] apart.
+///
+/// # Safety
+///
+/// As [`products`].
+#[inline(always)]
+unsafe fn some<F: Tiled>(weights: Weights, x: &[&[Rounded]], together: usize, out: *mut f32) {
+    let Weights { start, row, count } = weights;
     let slices = row / F::SIZE * (F::VALUES / SLICE);
     let used = count.div_ceil(ROWS);
     let mut panels = std::mem::MaybeUninit::<[Panel; PANELS]>::uninit();
@@ -239,7 +273,7 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
             let panels = panels.as_mut_ptr();
             // What comes after this chunk is most likely next, and memory is fastest in order.
             let part = ROWS * F::SIZE * SPAN / F::VALUES;
-            let next = start.wrapping_add(PANELS * ROWS * row + PANELS * s * part);
+            let next = start.wrapping_add(together * (ROWS * row + s * part));
             let mut next = [next, next.wrapping_add(part)];
             for p in 0..used {
                 let from = start.add(p * ROWS * row + bytes);
@@ -260,7 +294,7 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
             }
             let mut done = 0;
             while done < x.len() {
-                let sums = out.as_mut_ptr().add(done);
+                let sums = out.add(done * CHUNK);
                 let at = |m: usize| x[done + m].as_ptr().add(s);
                 let left = x.len() - done;
                 macro_rules! go {
