@@ -117,17 +117,7 @@ fn safetensors(dir: &Path, config: &Zonos2Config) -> anyhow::Result<RandomBackbo
 fn gguf(dir: &Path, config: &Zonos2Config, experts: GgmlType) -> anyhow::Result<RandomBackbone> {
     let tensors = zonos2::gguf::tensors(config, true);
     let policy = Policy::recommended(experts);
-    let entries: Vec<NewTensor> = tensors
-        .iter()
-        .map(|t| {
-            let dims: Vec<u64> = t.shape.iter().rev().map(|&d| d as u64).collect();
-            NewTensor {
-                name: t.name.clone(),
-                ggml_type: policy.storage_type(&t.name, &dims, GgmlType::F32),
-                dims,
-            }
-        })
-        .collect();
+    let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(&policy)).collect();
     let path = dir.join("model.gguf");
     let out = BufWriter::new(File::create(&path)?);
     let metadata = zonos2::gguf::metadata(config, experts.file_type());

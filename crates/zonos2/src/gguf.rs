@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 use zonos_checkpoint::{Checkpoint, Format, GgufFields, NameMap, SIDECAR_PREFIX};
-use zonos_gguf::{Metadata, ModelMetadata, Value as GgufValue};
+use zonos_gguf::{GgmlType, Metadata, ModelMetadata, NewTensor, Policy, Value as GgufValue};
 
 use crate::config::{ConfigError, FIRST_CONDITIONING_ID, PARAMS_FILE};
 use crate::model::QK_EPS;
@@ -289,6 +289,18 @@ pub struct GgufTensor {
     pub from: String,
     /// Which part of that.
     pub part: Part,
+}
+
+impl GgufTensor {
+    /// What a file says of the tensor, in the type that `policy` gives it.
+    pub fn entry(&self, policy: &Policy) -> NewTensor {
+        let dims: Vec<u64> = self.shape.iter().rev().map(|&d| d as u64).collect();
+        NewTensor {
+            name: self.name.clone(),
+            ggml_type: policy.storage_type(&self.name, &dims, GgmlType::F32),
+            dims,
+        }
+    }
 }
 
 /// All tensors of a file, in the order of the C++ converter. `split` says whether the source keeps gate

@@ -66,29 +66,11 @@ fn run(
         })
         .collect();
     let run = |(t, chunk): &(usize, Range<usize>)| {
-        let Task {
-            matrices: [first, second],
-            gated,
-            rows,
-        } = few[*t];
-        let len = chunk.len();
-        for rows in rows.chunks(MOST) {
-            let (mut a, mut b) = ([[0.0; CHUNK]; MOST], [[0.0; CHUNK]; MOST]);
-            let (a, b) = (&mut a[..rows.len()], &mut b[..rows.len()]);
-            products(isa, *first, chunk.clone(), &input, rows, a);
-            if *gated {
-                products(isa, *second, chunk.clone(), &input, rows, b);
-                for (gate, up) in a.iter_mut().zip(&*b) {
-                    let mut y = [0.0; CHUNK];
-                    let (gate, up, part) = (&mut gate[..len], &up[..len], &mut y[..len]);
-                    dispatch_on(isa, SiluTimes { gate, up, y: part });
-                    gate.copy_from_slice(part);
-                }
-            }
-            for (&row, products) in rows.iter().zip(&*a) {
-                // SAFETY: a row belongs to one task, and an output of it to one chunk.
-                unsafe { target.write(row * out + chunk.start, &products[..len]) };
-            }
+        let task = few[*t];
+        // One row, as a decode step has it, needs no room for many.
+        match task.rows.len() {
+            1 => write_chunk::<1>(isa, task, chunk, &input, out, &target),
+            _ => write_chunk::<MOST>(isa, task, chunk, &input, out, &target),
         }
     };
     if few.len() * inner * out < PARALLEL {
@@ -97,6 +79,46 @@ fn run(
         items.par_iter().for_each(run);
     }
     y
+}
+
+/// A chunk of a task's outputs, `N` rows of the input at a time.
+fn write_chunk<const N: usize>(
+    isa: Isa,
+    task: &Task<'_>,
+    chunk: &Range<usize>,
+    input: &Input,
+    out: usize,
+    target: &Shared,
+) {
+    let ([first, second], len) = (task.matrices, chunk.len());
+    for rows in task.rows.chunks(N) {
+        let products_of = |matrix: Matrix<'_>| {
+            let mut to = [[0.0; CHUNK]; N];
+            products(
+                isa,
+                matrix,
+                chunk.clone(),
+                input,
+                rows,
+                &mut to[..rows.len()],
+            );
+            to
+        };
+        let mut y = products_of(first);
+        if task.gated {
+            let up = products_of(second);
+            for (gate, up) in y.iter_mut().zip(&up).take(rows.len()) {
+                let mut gated = [0.0; CHUNK];
+                let (gate, up, y) = (&mut gate[..len], &up[..len], &mut gated[..len]);
+                dispatch_on(isa, SiluTimes { gate, up, y });
+                gate.copy_from_slice(&gated[..len]);
+            }
+        }
+        for (&row, products) in rows.iter().zip(&y) {
+            // SAFETY: a row belongs to one task, and an output of it to one chunk.
+            unsafe { target.write(row * out + chunk.start, &products[..len]) };
+        }
+    }
 }
 
 /// A task with many rows, in their order, through decoded weights and GEMM.

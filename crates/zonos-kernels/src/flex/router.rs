@@ -124,29 +124,10 @@ pub(super) fn route(
     if rows * width == 0 || !all_f32(vectors.into_iter().chain(&below).chain(&scale)) {
         return portable::route::<Flex>(down, below, scale, weights, options);
     }
-    let [
-        bias,
-        norm,
-        first,
-        first_bias,
-        second,
-        second_bias,
-        last,
-        balancing,
-    ] = [
-        bias,
-        norm,
-        first,
-        first_bias,
-        second,
-        second_bias,
-        last,
-        balancing,
-    ]
-    .map(|tensor| contiguous(tensor.clone()));
+    let vectors = [bias, norm, first_bias, second_bias, balancing].map(|v| contiguous(v.clone()));
+    let [first, second, last] = [first, second, last].map(|w| contiguous(w.clone()));
     let [down, below, scale] = [Some(down), below, scale].map(|x| x.map(contiguous));
-    let [bias, norm, first_bias, second_bias, balancing] =
-        [&bias, &norm, &first_bias, &second_bias, &balancing].map(elements::<f32>);
+    let [bias, norm, first_bias, second_bias, balancing] = vectors.each_ref().map(elements::<f32>);
     let [down, below, scale] = [&down, &below, &scale].map(|x| x.as_ref().map(elements::<f32>));
     assert!(bias.len() == width && norm.len() == width);
 

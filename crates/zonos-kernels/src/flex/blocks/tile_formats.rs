@@ -92,7 +92,7 @@ pub(super) trait Tiled: Format {
     const MINIMUM: bool;
     /// Whether half slices have scales of their own.
     const HALVES: bool = false;
-    /// How much too high the codes are: 0 or a power of two.
+    /// How much too high the codes are.
     const ABOVE: u32;
     /// How much too high the integer scales are.
     const SCALES_ABOVE: f32 = 0.0;

@@ -180,17 +180,7 @@ fn backbone(
     )?;
     let tensors = zonos2::gguf::tensors(&config, zonos2::gguf::has_split_experts(input));
     let policy = Policy::everything(wanted);
-    let entries: Vec<NewTensor> = tensors
-        .iter()
-        .map(|t| {
-            let dims: Vec<u64> = t.shape.iter().rev().map(|&d| d as u64).collect();
-            NewTensor {
-                name: t.name.clone(),
-                ggml_type: policy.storage_type(&t.name, &dims, GgmlType::F32),
-                dims,
-            }
-        })
-        .collect();
+    let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(&policy)).collect();
     let _stepping = Stepping::begin();
     let metadata = zonos2::gguf::metadata(&config, wanted.file_type());
     let mut target = Target::create(output, &metadata, &entries, quiet)?;
