@@ -8,7 +8,8 @@ use rayon::prelude::*;
 use zonos_gguf::GgmlType;
 
 use super::blocks::{CHUNK, Input, MOST, Matrix, products};
-use super::linear::{GEMM_ROWS, PARALLEL, Shared, by_panels};
+use super::linear::{PARALLEL, Shared, by_panels};
+use super::several_rows::MANY;
 use super::simd::{Isa, dispatch_on};
 use super::step::SiluTimes;
 use super::weights::{contiguous, elements, f32_tensor};
@@ -44,7 +45,7 @@ fn run(
 
     // Many rows are worth decoding for, unless codes are multiplied with codes.
     let enough = match (input.plain(), activations) {
-        (Some(_), _) => GEMM_ROWS,
+        (Some(_), _) => MANY,
         (None, Activations::Exact) => DECODED_ROWS,
         (None, Activations::EightBit) => usize::MAX,
     };

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use super::conv::{Cut, return_scratch, take_scratch};
 use super::few_rows::{self, FEW};
 use super::math;
-use super::panel::{add_rows, by_rows, full, load_block, pack, store_block, width};
+use super::panel::{Ahead, add_rows_asking, by_rows, full, load_block, pack, store_block, width};
 use super::rows::SharedOutput;
 use super::simd::{Isa, Kernel, Simd, dispatch_on};
 use super::weights::{Element, all_f32, contiguous, elements, f32_tensor, with_elements};
@@ -178,6 +178,14 @@ impl<E: Element> Item<'_, E> {
                 let width = width::<S>(valid);
                 let panel = &chunk.panels[p * full * inner..][..width * inner][start * width..];
                 let sums = &mut sums[i * padded * full..][..padded * full];
+                // What this takes the time of multiplying to fetch: as many weights as the block has, of the
+                // rows behind these and in the order they lie in, each panel a share of them.
+                let behind = chunk.weight.as_ptr().wrapping_add(outs.end * inner);
+                let share = |o: usize| {
+                    let at = count * start + (i * count + o) * steps / self.panels.len();
+                    behind.wrapping_add(at).cast::<u8>()
+                };
+                let of_row = size_of::<E>().div_ceil(self.panels.len());
                 // SAFETY: `rows` points to `count` rows of `steps` values, `stride` apart: to the copy,
                 // or to f32 weights, whose bounds were just checked; the panel holds `steps` times
                 // `width` values from here on, and the sums `padded` rows of `width`.
@@ -190,6 +198,8 @@ impl<E: Element> Item<'_, E> {
                         steps,
                         sums.add(o * width),
                         start == 0,
+                        share(o),
+                        of_row,
                     ));
                 }
                 if start + steps == inner {
@@ -240,11 +250,17 @@ unsafe fn block<S: Simd, const MR: usize, const NR: usize>(
     steps: usize,
     sums: *mut f32,
     first: bool,
+    next: *const u8,
+    of_row: usize,
 ) {
+    let ahead = Ahead {
+        next,
+        bytes: MR * of_row,
+    };
     // SAFETY: the caller's contract.
     unsafe {
         let mut acc = [[S::zero(); NR]; MR];
-        add_rows::<S, MR, NR>(&mut acc, rows, stride, panel, steps);
+        add_rows_asking::<S, MR, NR, true>(&mut acc, rows, stride, panel, steps, ahead);
         if !first {
             let before = load_block::<S, MR, NR>(sums, NR * S::LANES);
             for i in 0..MR {

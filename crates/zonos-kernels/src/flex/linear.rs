@@ -9,13 +9,12 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::dense::{End, product};
+use super::several_rows::{Batch, MANY, Several};
 use super::simd::{Isa, Kernel, Simd, ask, dispatch_on};
 use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 
-/// Input rows that meet a few weight rows at a time.
-const ROWS: usize = 4;
-/// Rows from which packed panels are faster than weight rows where they lie.
-pub(super) const GEMM_ROWS: usize = 16;
+/// Rows that are multiplied as they are; more are laid out first, see [`Batch`].
+const FEW: usize = 4;
 /// Weight elements below which one thread does it all: waking another costs more.
 pub(super) const PARALLEL: usize = 32 * 1024;
 /// Weight rows a work item.
@@ -151,27 +150,23 @@ impl<E: Element> DotRows<'_, E> {
     unsafe fn group<S: Simd, const W: usize>(&mut self, first: usize) {
         // SAFETY: the caller's contract, and rows of `inner` elements.
         unsafe {
-            for (g, x) in self.inputs.chunks(ROWS).enumerate() {
-                match *x {
-                    [a] => self.some::<S, W, 1>(first, g * ROWS, [a]),
-                    [a, b] => self.some::<S, W, 2>(first, g * ROWS, [a, b]),
-                    [a, b, c] => self.some::<S, W, 3>(first, g * ROWS, [a, b, c]),
-                    [a, b, c, d] => self.some::<S, W, 4>(first, g * ROWS, [a, b, c, d]),
-                    _ => unreachable!("groups hold 1 to {ROWS} rows, not {}", x.len()),
-                }
+            match *self.inputs {
+                [a] => self.some::<S, W, 1>(first, [a]),
+                [a, b] => self.some::<S, W, 2>(first, [a, b]),
+                [a, b, c] => self.some::<S, W, 3>(first, [a, b, c]),
+                [a, b, c, d] => self.some::<S, W, 4>(first, [a, b, c, d]),
+                _ => unreachable!("1 to {FEW} rows, not {}", self.inputs.len()),
             }
         }
     }
 
     /// # Safety
     ///
-    /// The instruction set is `S`'s, there are `W` weight rows from `first` on, and `x` are the input rows from
-    /// `at` on.
+    /// The instruction set is `S`'s, there are `W` weight rows from `first` on, and `x` are the input rows.
     #[inline(always)]
     unsafe fn some<S: Simd, const W: usize, const N: usize>(
         &mut self,
         first: usize,
-        at: usize,
         x: [&[f32]; N],
     ) {
         let inner = x[0].len();
@@ -185,15 +180,14 @@ impl<E: Element> DotRows<'_, E> {
         }
         // SAFETY: the caller's contract.
         let dots = unsafe {
-            if at == 0 && W > 1 {
+            if W > 1 {
                 dots::<S, E, W, N, true>(rows, inputs, inner)
             } else {
                 dots::<S, E, W, N, false>(rows, inputs, inner)
             }
         };
         for w in 0..W {
-            let to = (first + w) * self.inputs.len() + at;
-            self.out[to..to + N].copy_from_slice(&dots[w]);
+            self.out[(first + w) * N..][..N].copy_from_slice(&dots[w]);
         }
     }
 }
@@ -228,8 +222,8 @@ struct Task<'a, E> {
     rows: Vec<usize>,
 }
 
-/// `y[i] = W x[i]` for every task's rows, less than [`GEMM_ROWS`] each: `x [n, inner]`, `y [n, out]`.
-fn few_rows<E: Element>(
+/// `y[i] = W x[i]` for every task's rows, less than [`MANY`] each: `x [n, inner]`, `y [n, out]`.
+fn some_rows<E: Element>(
     isa: Isa,
     tasks: &[Task<'_, E>],
     x: &[f32],
@@ -238,6 +232,10 @@ fn few_rows<E: Element>(
     out: usize,
 ) {
     let target = Shared::new(y);
+    let batches: Vec<Option<Batch>> = tasks
+        .iter()
+        .map(|task| (task.rows.len() > FEW).then(|| Batch::new(x, &task.rows, inner)))
+        .collect();
     // (task, first weight row)
     let items: Vec<(usize, usize)> = (0..tasks.len())
         .flat_map(|t| (0..out).step_by(CHUNK).map(move |first| (t, first)))
@@ -245,21 +243,28 @@ fn few_rows<E: Element>(
     let run = |&(t, first): &(usize, usize)| {
         let task = &tasks[t];
         let last = out.min(first + CHUNK);
-        let mut inputs: [&[f32]; GEMM_ROWS] = [&[]; GEMM_ROWS];
-        for (slot, &row) in inputs.iter_mut().zip(&task.rows) {
-            *slot = &x[row * inner..(row + 1) * inner];
-        }
+        let weight = &task.weight[first * inner..last * inner];
         let count = task.rows.len();
-        let mut dots = [0.0; GEMM_ROWS * CHUNK];
+        let mut dots = [0.0; MANY * CHUNK];
         let dots = &mut dots[..count * (last - first)];
-        dispatch_on(
-            isa,
-            DotRows {
-                weight: &task.weight[first * inner..last * inner],
-                inputs: &inputs[..count],
-                out: dots,
-            },
-        );
+        if let Some(batch) = &batches[t] {
+            let out = &mut *dots;
+            dispatch_on(isa, Several { weight, batch, out });
+        } else {
+            let mut inputs: [&[f32]; FEW] = [&[]; FEW];
+            for (slot, &row) in inputs.iter_mut().zip(&task.rows) {
+                *slot = &x[row * inner..(row + 1) * inner];
+            }
+            let (inputs, out) = (&inputs[..count], &mut *dots);
+            dispatch_on(
+                isa,
+                DotRows {
+                    weight,
+                    inputs,
+                    out,
+                },
+            );
+        }
         let mut part = [0.0; CHUNK];
         let part = &mut part[..last - first];
         for (i, &row) in task.rows.iter().enumerate() {
@@ -334,12 +339,12 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
     if y.is_empty() || inner == 0 {
         return f32_tensor(y, [n, out]);
     }
-    with_elements!(weight, |w| if n < GEMM_ROWS {
+    with_elements!(weight, |w| if n < MANY {
         let task = Task {
             weight: w,
             rows: (0..n).collect(),
         };
-        few_rows(isa, &[task], input, &mut y, inner, out);
+        some_rows(isa, &[task], input, &mut y, inner, out);
     } else {
         y = product(isa, input, w, inner, End::default());
     });
@@ -374,7 +379,7 @@ pub(super) fn expert_linear(
         let mut few = Vec::new();
         for (e, rows) in groups {
             let rows: Vec<usize> = rows.into_iter().map(|r| r as usize).collect();
-            if rows.len() < GEMM_ROWS {
+            if rows.len() < MANY {
                 few.push(Task {
                     weight: matrix(e),
                     rows,
@@ -391,7 +396,7 @@ pub(super) fn expert_linear(
                 y[row * out..(row + 1) * out].copy_from_slice(part);
             }
         }
-        few_rows(isa, &few, input, &mut y, inner, out);
+        some_rows(isa, &few, input, &mut y, inner, out);
     });
     f32_tensor(y, [n, out])
 }

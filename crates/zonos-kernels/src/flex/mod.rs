@@ -34,6 +34,7 @@ mod panel;
 mod query_tiles;
 mod router;
 mod rows;
+mod several_rows;
 pub(crate) mod simd;
 mod snake;
 mod statistics;

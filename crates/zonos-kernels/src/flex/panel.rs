@@ -4,7 +4,7 @@
 //! The other factor is read a value at a time, where it lies, so it needs no packing; every result is
 //! one chain of multiply-adds in the order of the steps, whatever else is computed with it.
 
-use super::simd::Simd;
+use super::simd::{Simd, ask};
 
 /// Vectors that a full panel is wide.
 pub(super) const VECTORS: usize = 2;
@@ -70,6 +70,13 @@ pub(super) unsafe fn pack<S: Simd>(
     }
 }
 
+/// What is asked for while something else is multiplied: `bytes` more with every step, from `next` on.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    pub(super) next: *const u8,
+    pub(super) bytes: usize,
+}
+
 /// `acc[i] += sum over k of rows[i stride + k] panel[k]`, `k` below `steps`: rows of the other factor,
 /// each contiguous.
 ///
@@ -85,6 +92,28 @@ pub(super) unsafe fn add_rows<S: Simd, const MR: usize, const NR: usize>(
     panel: *const f32,
     steps: usize,
 ) {
+    let ahead = Ahead {
+        next: rows.cast(),
+        bytes: 0,
+    };
+    // SAFETY: the caller's contract.
+    unsafe { add_rows_asking::<S, MR, NR, false>(acc, rows, stride, panel, steps, ahead) }
+}
+
+/// [`add_rows`], asking for what lies ahead if `ASK`.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn add_rows_asking<S: Simd, const MR: usize, const NR: usize, const ASK: bool>(
+    acc: &mut [[S::V; NR]; MR],
+    rows: *const f32,
+    stride: usize,
+    panel: *const f32,
+    steps: usize,
+    ahead: Ahead,
+) {
     // SAFETY: the caller's contract.
     unsafe {
         let mut sums = *acc;
@@ -92,8 +121,12 @@ pub(super) unsafe fn add_rows<S: Simd, const MR: usize, const NR: usize>(
         for i in 0..MR {
             row[i] = rows.add(i * stride);
         }
-        let mut lane = panel;
+        let (mut lane, mut next) = (panel, ahead.next);
         for k in 0..steps {
+            if ASK {
+                ask(next);
+                next = next.wrapping_add(ahead.bytes);
+            }
             let mut v = [S::zero(); NR];
             for j in 0..NR {
                 v[j] = S::load(lane.add(j * S::LANES));
