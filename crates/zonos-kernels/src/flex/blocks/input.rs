@@ -23,6 +23,12 @@ pub(in crate::flex) struct Rounded {
     pub(super) sum: [f32; SLICES],
     /// Of each half slice's values.
     pub(super) halves: [f32; 2 * SLICES],
+    /// Of each slice's codes, negative.
+    pub(super) below: [i32; SLICES],
+    /// Of each half slice's codes, negative.
+    pub(super) below_halves: [i32; 2 * SLICES],
+    /// Of each half slice's codes.
+    pub(super) pairs: [[i16; 2]; SLICES],
 }
 
 const _: () = assert!(ROUNDED == SLICE);
@@ -59,7 +65,10 @@ pub(super) fn round(x: &[f32], spans: &mut [Rounded]) {
                     sums[half] += i32::from(code);
                 }
                 span.halves[2 * j + half] = scale * sums[half] as f32;
+                span.below_halves[2 * j + half] = -sums[half];
+                span.pairs[j][half] = sums[half] as i16;
             }
+            span.below[j] = -(sums[0] + sums[1]);
             span.scale[j] = scale;
             span.sum[j] = scale * (sums[0] + sums[1]) as f32;
         }

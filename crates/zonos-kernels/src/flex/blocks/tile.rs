@@ -39,10 +39,18 @@ const QUADS: usize = SLICE / 4;
 struct Panel {
     /// `[slice, four codes]`: four codes of each row. They are unsigned, [`Tiled::ABOVE`] too high.
     codes: [[[u8; 4 * ROWS]; QUADS]; SLICES],
-    /// Of slices, or of half slices where [`Tiled::HALVES`].
+    /// Of slices, or of half slices where [`Tiled::HALVES`]: integers where a block is the span.
     scales: [[f32; ROWS]; 2 * SLICES],
-    /// What is added for each unit of the sum of a slice's activations, or of half a slice's.
-    minima: [[f32; ROWS]; 2 * SLICES],
+    /// What is added for each unit of the sum of a slice's activations: integers where a block is the span.
+    minima: [[f32; ROWS]; SLICES],
+    /// Where [`Tiled::PAIRED`], integer scales of half slices, four signed bytes of each row.
+    four_scales: [[u8; 4 * ROWS]; 4],
+    /// Integer minima alike.
+    four_minima: [[u8; 4 * ROWS]; 4],
+    /// What is multiplied with integer scales, where a block is the span.
+    d: [f32; ROWS],
+    /// What is multiplied with integer minima: negative.
+    minimum: [f32; ROWS],
 }
 
 /// Sixteen halves as floats.
@@ -68,27 +76,12 @@ unsafe fn turn_bytes(words: __m512i) -> Turned {
     }
 }
 
-/// Integer scales as floats.
+/// Signed bytes as floats.
 #[inline(always)]
-unsafe fn integers(bytes: &[u8; ROWS], signed: bool) -> __m512 {
+unsafe fn integers(bytes: &[u8; ROWS]) -> __m512 {
     unsafe {
         let bytes = _mm_load_si128(bytes.as_ptr().cast());
-        _mm512_cvtepi32_ps(if signed {
-            _mm512_cvtepi8_epi32(bytes)
-        } else {
-            _mm512_cvtepu8_epi32(bytes)
-        })
-    }
-}
-
-/// Writes what codes that are too high add, to be taken off.
-#[inline(always)]
-unsafe fn take_off<F: Tiled>(scales: __m512, to: *mut f32) {
-    unsafe {
-        if F::ABOVE > 0 {
-            let above = _mm512_set1_ps(-(F::ABOVE as f32));
-            _mm512_store_ps(to, _mm512_mul_ps(scales, above));
-        }
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
     }
 }
 
@@ -97,48 +90,87 @@ unsafe fn take_off<F: Tiled>(scales: __m512, to: *mut f32) {
 unsafe fn pack<F: Tiled>(rows: &Rows, next: *const u8, slices: usize, panel: *mut Panel) {
     unsafe {
         let codes = (&raw mut (*panel).codes).cast();
-        let scale = |place: usize| (&raw mut (*panel).scales[place]).cast::<f32>();
-        let minimum = |place: usize| (&raw mut (*panel).minima[place]).cast::<f32>();
+        let scales_to = (&raw mut (*panel).scales).cast::<f32>();
+        let minima_to = (&raw mut (*panel).minima).cast::<f32>();
+        let scale = |place: usize| scales_to.add(ROWS * place);
+        let minimum = |place: usize| minima_to.add(ROWS * place);
         if F::VALUES == SLICE {
             let mut heads = std::mem::MaybeUninit::<Heads>::uninit();
             let heads = heads.as_mut_ptr();
-            // Written a number at a time and read a vector at a time, so not just after: the codes come
-            // between.
             F::heads(rows, next, slices, heads);
             F::codes(rows, heads, next, slices, codes);
             for j in 0..slices {
-                let scales = halves(&(*heads).d[j]);
-                _mm512_store_ps(scale(j), scales);
+                _mm512_store_ps(scale(j), halves(&(*heads).d[j]));
                 if F::MINIMUM {
                     _mm512_store_ps(minimum(j), halves(&(*heads).minimum[j]));
-                } else {
-                    take_off::<F>(scales, minimum(j));
                 }
             }
             return;
         }
         F::codes(rows, std::ptr::null(), next, slices, codes);
         let head = F::head(rows);
-        let factor = _mm512_sub_ps(_mm512_setzero_ps(), head.minimum);
+        // Pairs are multiplied in the upper bytes of their words.
+        let (d, low) = if F::PAIRED {
+            let share = _mm512_set1_ps(1.0 / 256.0);
+            (
+                _mm512_mul_ps(head.d, share),
+                _mm512_mul_ps(head.minimum, share),
+            )
+        } else {
+            (head.d, head.minimum)
+        };
+        _mm512_store_ps((&raw mut (*panel).d).cast(), d);
+        let low = _mm512_sub_ps(_mm512_setzero_ps(), low);
+        _mm512_store_ps((&raw mut (*panel).minimum).cast(), low);
         for g in 0..if F::HALVES { 4 } else { 2 } {
-            let scales = turn_bytes(head.scales[g]);
-            let minima = turn_bytes(head.minima[g]);
+            let above = _mm512_set1_epi8(F::SCALES_ABOVE as i8);
+            let scales = _mm512_sub_epi8(head.scales[g], above);
+            if F::PAIRED {
+                _mm512_store_si512((&raw mut (*panel).four_scales[g]).cast(), scales);
+                if F::MINIMUM {
+                    let minima = (&raw mut (*panel).four_minima[g]).cast();
+                    _mm512_store_si512(minima, head.minima[g]);
+                }
+                continue;
+            }
+            let scales = turn_bytes(scales);
             for i in 0..4 {
                 let place = if F::ALTERNATE { 2 * i + g } else { 4 * g + i };
-                // A half times an integer of 8 bits is exact.
-                let mut scales = integers(&scales.0[i], F::SIGNED_SCALES);
-                if F::SCALES_ABOVE > 0.0 {
-                    scales = _mm512_sub_ps(scales, _mm512_set1_ps(F::SCALES_ABOVE));
-                }
-                let scales = _mm512_mul_ps(scales, head.d);
-                _mm512_store_ps(scale(place), scales);
-                if F::MINIMUM {
-                    let minima = _mm512_mul_ps(integers(&minima.0[i], false), factor);
-                    _mm512_store_ps(minimum(place), minima);
-                } else {
-                    take_off::<F>(scales, minimum(place));
+                _mm512_store_ps(scale(place), integers(&scales.0[i]));
+            }
+            if F::MINIMUM {
+                let minima = turn_bytes(head.minima[g]);
+                for i in 0..4 {
+                    _mm512_store_ps(minimum(4 * g + i), integers(&minima.0[i]));
                 }
             }
+        }
+    }
+}
+
+/// The scales or minima of a slice's halves as signed words of each row, 256 times too large.
+#[inline(always)]
+unsafe fn pair(fours: *const [[u8; 4 * ROWS]; 4], slice: usize) -> __m512i {
+    unsafe {
+        let fours = _mm512_load_si512((&raw const (*fours)[slice / 2]).cast());
+        // Each byte behind an empty one.
+        let bytes = if slice.is_multiple_of(2) {
+            _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13)
+        } else {
+            _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15)
+        };
+        _mm512_shuffle_epi8(fours, _mm512_broadcast_i32x4(bytes))
+    }
+}
+
+/// What a sum of products begins with, so that it ends as if codes were not [`Tiled::ABOVE`] too high.
+#[inline(always)]
+unsafe fn begin<F: Tiled>(below: i32) -> __m512i {
+    unsafe {
+        if F::ABOVE == 0 {
+            _mm512_setzero_si512()
+        } else {
+            _mm512_set1_epi32(below << F::ABOVE.trailing_zeros())
         }
     }
 }
@@ -154,64 +186,132 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
     sums: *mut f32,
 ) {
     unsafe {
+        let place = |r: usize, m: usize| sums.add(m * CHUNK + r * ROWS);
+        let short = F::VALUES == SLICE;
         let mut totals = [[_mm512_setzero_ps(); M]; R];
-        for m in 0..M {
-            for r in 0..R {
-                totals[r][m] = _mm512_loadu_ps(sums.add(m * CHUNK + r * ROWS));
+        if short {
+            for m in 0..M {
+                for r in 0..R {
+                    totals[r][m] = _mm512_loadu_ps(place(r, m));
+                }
             }
         }
+        // With the slices' products where registers are enough.
+        let at_once = R * M <= 4;
+        let mut lows = [[_mm512_setzero_ps(); M]; R];
         for j in 0..slices {
             for r in 0..R {
                 ask_rest::<F>(next[r], j);
             }
-            let parts = if F::HALVES { 2 } else { 1 };
-            for part in 0..parts {
-                let place = parts * j + part;
-                // Two chains for the longer sums, so that latency stays hidden.
-                let mut acc = [[[_mm512_setzero_si512(); 2]; M]; R];
-                for q in part * QUADS / 2..QUADS / (parts - part) {
-                    let mut codes = [_mm512_setzero_si512(); R];
-                    for r in 0..R {
-                        codes[r] = _mm512_load_si512((&raw const (*panels)[r].codes[j][q]).cast());
-                    }
-                    for m in 0..M {
-                        let four = (*x[m]).codes.as_ptr().add(SLICE * j + 4 * q);
-                        let four = _mm512_set1_epi32(four.cast::<i32>().read_unaligned());
-                        for r in 0..R {
-                            let acc = &mut acc[r][m][if F::HALVES { 0 } else { q % 2 }];
-                            *acc = _mm512_dpbusd_epi32(*acc, codes[r], four);
-                        }
-                    }
-                }
+            if F::MINIMUM && !short && at_once {
+                add_minima::<F, R, M>(panels, &x, j, &mut lows);
+            }
+            // The halves of a slice, or two chains for the longer sums, so that latency stays hidden.
+            let mut acc = [[[_mm512_setzero_si512(); 2]; M]; R];
+            for m in 0..M {
                 for r in 0..R {
-                    let scales = _mm512_load_ps((&raw const (*panels)[r].scales[place]).cast());
-                    for m in 0..M {
-                        let scale = _mm512_mul_ps(scales, _mm512_set1_ps((*x[m]).scale[j]));
-                        let mut sum = acc[r][m][0];
-                        if !F::HALVES {
-                            sum = _mm512_add_epi32(sum, acc[r][m][1]);
-                        }
-                        let sum = _mm512_cvtepi32_ps(sum);
-                        totals[r][m] = _mm512_fmadd_ps(sum, scale, totals[r][m]);
-                    }
-                    if F::MINIMUM || F::ABOVE > 0 {
-                        let minima = _mm512_load_ps((&raw const (*panels)[r].minima[place]).cast());
-                        for m in 0..M {
-                            let of = if F::HALVES {
-                                (*x[m]).halves[place]
-                            } else {
-                                (*x[m]).sum[place]
-                            };
-                            let of = _mm512_set1_ps(of);
-                            totals[r][m] = _mm512_fmadd_ps(minima, of, totals[r][m]);
-                        }
+                    if F::HALVES {
+                        acc[r][m] = [
+                            begin::<F>((*x[m]).below_halves[2 * j]),
+                            begin::<F>((*x[m]).below_halves[2 * j + 1]),
+                        ];
+                    } else {
+                        acc[r][m][0] = begin::<F>((*x[m]).below[j]);
                     }
                 }
             }
-        }
-        for m in 0..M {
+            for q in 0..QUADS {
+                let chain = if F::HALVES { q / (QUADS / 2) } else { q % 2 };
+                let mut codes = [_mm512_setzero_si512(); R];
+                for r in 0..R {
+                    codes[r] = _mm512_load_si512((&raw const (*panels)[r].codes[j][q]).cast());
+                }
+                for m in 0..M {
+                    let four = (*x[m]).codes.as_ptr().add(SLICE * j + 4 * q);
+                    let four = _mm512_set1_epi32(four.cast::<i32>().read_unaligned());
+                    for r in 0..R {
+                        let acc = &mut acc[r][m][chain];
+                        *acc = _mm512_dpbusd_epi32(*acc, codes[r], four);
+                    }
+                }
+            }
             for r in 0..R {
-                _mm512_storeu_ps(sums.add(m * CHUNK + r * ROWS), totals[r][m]);
+                let scales =
+                    |place: usize| _mm512_load_ps((&raw const (*panels)[r].scales[place]).cast());
+                for m in 0..M {
+                    let factor = _mm512_set1_ps((*x[m]).scale[j]);
+                    let [first, second] = acc[r][m];
+                    let total = &mut totals[r][m];
+                    if F::PAIRED {
+                        let both = _mm512_mask_blend_epi16(
+                            0xAAAA_AAAA,
+                            first,
+                            _mm512_slli_epi32::<16>(second),
+                        );
+                        let scales = pair(&raw const (*panels)[r].four_scales, j);
+                        let sum = _mm512_cvtepi32_ps(_mm512_madd_epi16(both, scales));
+                        *total = _mm512_fmadd_ps(sum, factor, *total);
+                    } else if F::HALVES {
+                        let sum = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales(2 * j));
+                        let second = _mm512_cvtepi32_ps(second);
+                        let sum = _mm512_fmadd_ps(second, scales(2 * j + 1), sum);
+                        *total = _mm512_fmadd_ps(sum, factor, *total);
+                    } else {
+                        let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, second));
+                        let sum = _mm512_mul_ps(sum, scales(j));
+                        *total = _mm512_fmadd_ps(sum, factor, *total);
+                    }
+                }
+            }
+            if F::MINIMUM && short {
+                add_minima::<F, R, M>(panels, &x, j, &mut totals);
+            }
+        }
+        if F::MINIMUM && !short && !at_once {
+            for j in 0..slices {
+                add_minima::<F, R, M>(panels, &x, j, &mut lows);
+            }
+        }
+        for r in 0..R {
+            let panel = &raw const (*panels)[r];
+            for m in 0..M {
+                let mut sum = totals[r][m];
+                if !short {
+                    let d = _mm512_load_ps((&raw const (*panel).d).cast());
+                    sum = _mm512_fmadd_ps(sum, d, _mm512_loadu_ps(place(r, m)));
+                    if F::MINIMUM {
+                        let minimum = _mm512_load_ps((&raw const (*panel).minimum).cast());
+                        sum = _mm512_fmadd_ps(lows[r][m], minimum, sum);
+                    }
+                }
+                _mm512_storeu_ps(place(r, m), sum);
+            }
+        }
+    }
+}
+
+/// Adds what slice `j` has for its minima to `sums`.
+#[inline(always)]
+unsafe fn add_minima<F: Tiled, const R: usize, const M: usize>(
+    panels: *const [Panel; PANELS],
+    x: &[*const Rounded; M],
+    j: usize,
+    sums: &mut [[__m512; M]; R],
+) {
+    unsafe {
+        for r in 0..R {
+            let panel = &raw const (*panels)[r];
+            for m in 0..M {
+                let (minima, of) = if F::PAIRED {
+                    let pairs = (&raw const (*x[m]).pairs[j]).cast::<i32>();
+                    let minima = pair(&raw const (*panel).four_minima, j);
+                    let minima = _mm512_madd_epi16(minima, _mm512_set1_epi32(pairs.read()));
+                    (_mm512_cvtepi32_ps(minima), (*x[m]).scale[j])
+                } else {
+                    let minima = _mm512_load_ps((&raw const (*panel).minima[j]).cast());
+                    (minima, (*x[m]).sum[j])
+                };
+                sums[r][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(of), sums[r][m]);
             }
         }
     }

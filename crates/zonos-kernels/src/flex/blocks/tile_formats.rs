@@ -58,12 +58,6 @@ pub(super) struct Heads {
     fifth: [[u32; 16]; SLICES],
 }
 
-/// Writes a number as it is: compilers that see sixteen of them gather them in a vector, which is slower.
-#[inline(always)]
-unsafe fn put<T>(to: *mut T, value: T) {
-    unsafe { to.write_volatile(value) }
-}
-
 /// A slice of sixteen rows: vectors of four codes of each.
 pub(super) type Slice = [__m512i; 8];
 
@@ -92,12 +86,12 @@ pub(super) trait Tiled: Format {
     const MINIMUM: bool;
     /// Whether half slices have scales of their own.
     const HALVES: bool = false;
-    /// How much too high the codes are.
+    /// Whether sums of half a slice's products fit in 16 bits, so that integer scales are multiplied in pairs.
+    const PAIRED: bool = false;
+    /// How much too high the codes are: a power of two, or nothing.
     const ABOVE: u32;
     /// How much too high the integer scales are.
-    const SCALES_ABOVE: f32 = 0.0;
-    /// Whether integer scales are signed bytes.
-    const SIGNED_SCALES: bool = false;
+    const SCALES_ABOVE: u8 = 0;
     /// Whether integer scales of every other slice lie together.
     const ALTERNATE: bool = false;
     /// What the first `slices` slices of sixteen rows are multiplied with, for short blocks.
@@ -228,11 +222,6 @@ unsafe fn turn_nibbles(rows: &Rows, at: usize) -> Slice {
 #[inline(always)]
 unsafe fn bytes(b: u8) -> __m512i {
     unsafe { _mm512_set1_epi8(b as i8) }
-}
-
-#[inline(always)]
-unsafe fn word(p: *const u8) -> u32 {
-    unsafe { p.cast::<u32>().read_unaligned() }
 }
 
 #[inline(always)]
@@ -368,15 +357,21 @@ macro_rules! short {
                         let fifth: Option<usize> = $fifth;
                         ask_for::<$name>(next, J);
                         let rows = rows.from(J * $name::SIZE);
-                        for r in 0..16 {
-                            let block = rows.at(r);
-                            put(&raw mut (*to).d[J][r], half(block));
-                            if <$name as Tiled>::MINIMUM {
-                                put(&raw mut (*to).minimum[J][r], half(block.add(2)));
-                            }
-                            if let Some(at) = fifth {
-                                put(&raw mut (*to).fifth[J][r], word(block.add(at)));
-                            }
+                        let [first, second, _, _] = turn_short(&rows, 0);
+                        let d = (&raw mut (*to).d[J]).cast();
+                        _mm256_store_si256(d, _mm512_cvtepi32_epi16(first));
+                        let upper = _mm512_srli_epi32::<16>(first);
+                        if <$name as Tiled>::MINIMUM {
+                            let minimum = (&raw mut (*to).minimum[J]).cast();
+                            _mm256_store_si256(minimum, _mm512_cvtepi32_epi16(upper));
+                        }
+                        if let Some(at) = fifth {
+                            let words = if at == 4 {
+                                second
+                            } else {
+                                _mm512_or_si512(upper, _mm512_slli_epi32::<16>(second))
+                            };
+                            _mm512_store_si512((&raw mut (*to).fifth[J]).cast(), words);
                         }
                     }
                 }
@@ -563,7 +558,6 @@ impl Tiled for Q6K {
     const MINIMUM: bool = false;
     const HALVES: bool = true;
     const ABOVE: u32 = 32;
-    const SIGNED_SCALES: bool = true;
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
@@ -612,8 +606,9 @@ impl Tiled for Q3K {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = false;
     const HALVES: bool = true;
+    const PAIRED: bool = true;
     const ABOVE: u32 = 4;
-    const SCALES_ABOVE: f32 = 32.0;
+    const SCALES_ABOVE: u8 = 32;
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
         unsafe {
@@ -668,6 +663,7 @@ impl Tiled for Q2K {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = true;
     const HALVES: bool = true;
+    const PAIRED: bool = true;
     const ABOVE: u32 = 0;
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
@@ -702,7 +698,7 @@ impl Tiled for Iq4Xs {
     const VALUES: usize = SPAN;
     const MINIMUM: bool = false;
     const ABOVE: u32 = 128;
-    const SCALES_ABOVE: f32 = 32.0;
+    const SCALES_ABOVE: u8 = 32;
     const ALTERNATE: bool = true;
     #[inline(always)]
     unsafe fn codes(rows: &Rows, _: *const Heads, next: *const u8, _: usize, to: *mut Slice) {
