@@ -17,6 +17,8 @@ use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 const FEW: usize = 4;
 /// Weight elements below which one thread does it all: waking another costs more.
 pub(super) const PARALLEL: usize = 32 * 1024;
+/// Bytes ahead of one weight row's that are asked for.
+const AHEAD: usize = 4096;
 /// Weight rows a work item.
 const CHUNK: usize = 64;
 /// Weight rows in blocks that are decoded at a time for GEMM.
@@ -25,8 +27,8 @@ const PANEL: usize = 128;
 /// Dot products of `W` weight rows with `N` input rows, all of `len` elements. Each is one chain of
 /// multiply-adds a lane, whatever `W` and `N`; those of other rows hide its latency.
 ///
-/// Several rows at a time are not how memory is fastest: if `ASK`, as many bytes behind the weight rows, which
-/// come next, are asked for in their order.
+/// If `ASK`, as many bytes as are read are asked for ahead of them and in their order: several rows at a time are
+/// not how memory is fastest, and one row's end is where processors stop looking ahead.
 ///
 /// # Safety
 ///
@@ -44,7 +46,8 @@ unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize, const ASK: b
         while at + S::LANES <= len {
             if ASK {
                 let step = W * S::LANES * size_of::<E>();
-                let next = weights[W - 1].wrapping_add(len).cast::<u8>();
+                let ahead = if W == 1 { AHEAD / size_of::<E>() } else { len };
+                let next = weights[W - 1].wrapping_add(ahead).cast::<u8>();
                 let next = next.wrapping_add(at / S::LANES * step);
                 for line in 0..step.div_ceil(64) {
                     ask(next.wrapping_add(64 * line));
@@ -179,13 +182,7 @@ impl<E: Element> DotRows<'_, E> {
             inputs[n] = x[n].as_ptr();
         }
         // SAFETY: the caller's contract.
-        let dots = unsafe {
-            if W > 1 {
-                dots::<S, E, W, N, true>(rows, inputs, inner)
-            } else {
-                dots::<S, E, W, N, false>(rows, inputs, inner)
-            }
-        };
+        let dots = unsafe { dots::<S, E, W, N, true>(rows, inputs, inner) };
         for w in 0..W {
             self.out[(first + w) * N..][..N].copy_from_slice(&dots[w]);
         }
