@@ -8,6 +8,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod rows;
+mod reading;
 mod sequences;
 mod weights;
 

@@ -122,7 +122,10 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         ));
     }
     if !folder.is_dir() {
-        return Err(anyhow!("{} is not a folder", folder.display()));
+        return Err(anyhow!(
+            "{} is not a folder; give the name of one",
+            folder.display()
+        ));
     }
     tempfile::Builder::new()
         .prefix(".zonos-probe-")
@@ -131,7 +134,7 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         .map_err(|error| {
             anyhow!(
                 // As for a file whose folder is not writable.
-                "cannot create a file in {}: {}",
+                "cannot create a file in {}: {}; give a folder that can be written to",
                 folder.display(),
                 error
                     .get_ref()

@@ -118,7 +118,10 @@ pub(crate) fn beside(model: &str, names: &[&str]) -> Option<PathBuf> {
 /// The bytes of a file that is no checkpoint.
 pub(crate) fn file_bytes(path: &Path) -> Result<FileBytes, Failure> {
     if !path.exists() {
-        return Err(Failure::failed(format!("{}: no such file", path.display())));
+        return Err(Failure::failed(format!(
+            "{}: no such file; check its name and folder",
+            path.display()
+        )));
     }
     Ok(FileBytes::open(path)?)
 }

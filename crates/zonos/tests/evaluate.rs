@@ -334,7 +334,11 @@ fn what_is_no_corpus_is_refused_by_name() {
     let typo = write("typo.toml", "[[sequence]]\nid = 'a'");
     perplexity(1, &["typo.toml", "line 2"], &["--manifest", &typo]);
     let gone = write("gone.txt", "gone.npy");
-    perplexity(1, &["corpus/gone.npy"], &["--manifest", &gone]);
+    perplexity(
+        1,
+        &["gone.txt: lists", "corpus/gone.npy", "relative to"],
+        &["--manifest", &gone],
+    );
     let beyond = write("beyond.txt", "trace-000.npy voice-00.npy 100000");
     perplexity(
         1,

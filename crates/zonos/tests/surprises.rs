@@ -494,9 +494,9 @@ fn a_negative_number_is_told_its_range() {
     let work = Work::new();
     for (flag, needle) in [
         ("--temperature", "from 0 to 100"),
-        ("--max-frames", "not in"),
+        ("--max-frames", "a whole number from 1 to"),
         ("--fade-out-ms", "from 0 to"),
-        ("--threads", "not in"),
+        ("--threads", "a whole number from 1 to"),
         ("--loop-breaker", "from 0 to"),
     ] {
         work.refuses(

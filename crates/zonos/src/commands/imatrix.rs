@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
 use zonos2::Importance;
 
-use crate::args::{DeviceArgs, GlobalArgs};
+use crate::args::{DeviceArgs, GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
 use crate::progress::RowBar;
 use crate::sequences::Corpus;
@@ -42,7 +42,7 @@ pub(crate) struct ImatrixArgs {
     #[arg(long, short, value_name = "OUT.bin")]
     output: PathBuf,
     /// Rows that an expert must be given to have importances.
-    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = whole::<u32>(1, u32::MAX))]
     min_hits: u32,
     #[command(flatten)]
     device: DeviceArgs,
