@@ -369,6 +369,37 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["no event"],
         &[&pads, "--save-base", &work.arg("no.kld")],
     );
+    // Ids that are none: truth values, halves that may have been rounded, fractions.
+    let array = |name: &str, descr: &str, element: &[u8]| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 10), }}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend(element.repeat(20));
+        fs::write(work.path(name), bytes).unwrap();
+        work.arg(name)
+    };
+    let truth = array("truth.npy", "|b1", &[1]);
+    perplexity(
+        1,
+        &[
+            "truth.npy",
+            "bool",
+            "int8 to int64",
+            "uint8 to uint64",
+            "int32",
+        ],
+        &[&truth],
+    );
+    let halves = array("halves.npy", "<f2", &0x6800u16.to_le_bytes());
+    perplexity(1, &["halves.npy", "2048", "<i4"], &[&halves]);
+    let fractions = array("fractions.npy", "<f4", &0.5f32.to_le_bytes());
+    perplexity(
+        1,
+        &["fractions.npy", "[0, 0] is 0.5", "whole number"],
+        &[&fractions],
+    );
+    run(0, &["perplexity", &model, &array("bytes.npy", "|u1", &[1])]);
     // Base files.
     let base = work.arg("ref.kld");
     run(
