@@ -37,6 +37,10 @@ pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
         }
     }
     opened.metadata = Json::Object(fields);
+    let trailing = file.trailing_bytes();
+    if trailing > 0 {
+        opened.notices.push(trailing_notice(trailing));
+    }
     let base = map.bytes().as_ptr() as usize;
     for tensor in file.tensors() {
         let name = tensor.name().to_owned();
@@ -70,6 +74,18 @@ pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
         opened.entries.push(entry);
     }
     Ok(opened)
+}
+
+/// What is said of bytes that a GGUF file has behind its last tensor.
+fn trailing_notice(bytes: u64) -> String {
+    let (noun, verb) = if bytes == 1 {
+        ("byte", "belongs")
+    } else {
+        ("bytes", "belong")
+    };
+    format!(
+        "{bytes} {noun} after the last tensor {verb} to nothing and are not read; if nobody put them there, fetch or convert the file again"
+    )
 }
 
 fn skip(opened: &mut Opened, tensor: &TensorInfo) {

@@ -29,8 +29,8 @@ itself. Objects that are no tensors are left out with a note; a tensor that cann
 Quantised values of a GGUF file become F32.
 
 A .gguf gets the names, order and metadata of Zyphra's C++ programs, which read it: the backbone (matrices
-of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32) and
-the speaker encoder (f16 or f32). ZAC-1 and Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see
+of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32; its
+encoder has no place there and is left out with a warning) and the speaker encoder (f16 or f32). ZAC-1 and Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see
 `zonos quantize`.
 
 With --zac the parts of the codec in a ZONOS3-Mini release, autoencoder/generator.pt, autoencoder/heads
@@ -149,17 +149,22 @@ fn convert(
             format_args!("note: {}: {notice}", input.path().display()),
         );
     }
-    let tensors = if to_gguf {
+    let written = if to_gguf {
         gguf::write(&input, target, matrices, global.quiet)?
     } else {
         write(&input, target, global.quiet)?;
-        input.len()
+        gguf::Written {
+            tensors: input.len(),
+            left_out: Vec::new(),
+        }
     };
+    let tensors = written.tensors;
     if global.json {
         output::print_json(&json!({
             "output": target.display().to_string(),
             "tensors": tensors,
             "skipped": input.skipped(),
+            "left_out": written.left_out,
         }))?;
     } else {
         output::note(
@@ -167,6 +172,7 @@ fn convert(
             format_args!("{}: {tensors} tensors", target.display()),
         );
     }
+    written.tell(&input, target, global.quiet);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -121,6 +121,15 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     let opened = File::open(&args.input).with_context(|| format!("{name}: cannot read"))?;
     let mut pieces = FromFile::new(opened);
     check_architecture(&source, args)?;
+    if source.trailing_bytes() > 0 {
+        output::note(
+            false,
+            format_args!(
+                "warning: {name}: {} bytes after the last tensor belong to nothing and are left out; if nobody put them there, fetch or convert the file again",
+                source.trailing_bytes()
+            ),
+        );
+    }
     if imatrix.is_some() && !args.bulk.uses_importance() {
         output::note(
             false,
