@@ -5,10 +5,11 @@ mod cloning;
 mod commands;
 mod failure;
 mod interrupt;
+mod isa;
 mod output;
 mod progress;
-mod rows;
 mod reading;
+mod rows;
 mod sequences;
 mod weights;
 
