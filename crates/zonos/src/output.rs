@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use zonos_audio::encode::AudioFormat;
-use zonos_audio::{AtomicFile, ScratchFolder, Unfinished};
+use zonos_audio::{AtomicFile, ScratchFolder, Unfinished, behind_links};
 use zonos_checkpoint::Checkpoint;
 
 use crate::failure::{Failure, one_line, stdout_failure};
@@ -149,6 +149,13 @@ pub(crate) fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
     no_dash(folder)?;
     if folder.exists() {
         check_folder(folder)?;
+    } else if let Ok(to) = folder.read_link() {
+        // No folder can be made in the place of a link.
+        return Err(Failure::failed(format!(
+            "{}: a link to {}, which does not exist; create that folder, or remove the link",
+            folder.display(),
+            to.display()
+        )));
     } else {
         check_folder(folder_of(folder))
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
@@ -340,11 +347,13 @@ fn is_voice(path: &Path) -> bool {
 /// The file behind a path, whatever links lead to it.
 fn place(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| {
-        let folder = folder_of(path);
+        // Nothing is there yet, but a link may lead there.
+        let end = behind_links(path).unwrap_or_else(|_| path.to_path_buf());
+        let folder = folder_of(&end);
         let folder = folder
             .canonicalize()
             .unwrap_or_else(|_| folder.to_path_buf());
-        folder.join(path.file_name().unwrap_or(OsStr::new("")))
+        folder.join(end.file_name().unwrap_or(OsStr::new("")))
     })
 }
 
@@ -453,6 +462,8 @@ mod tests {
             std::fs::write(&a, "").unwrap();
             let link = dir.path().join("link");
             std::os::unix::fs::symlink(&a, &link).unwrap();
+            assert!(distinct(&[("-o", &a), ("--codes", &link)]).is_err());
+            std::fs::remove_file(&a).unwrap();
             assert!(distinct(&[("-o", &a), ("--codes", &link)]).is_err());
         }
     }

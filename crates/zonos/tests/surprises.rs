@@ -633,3 +633,97 @@ fn a_write_that_fails_names_the_file_that_was_asked_for() {
     );
     assert!(!stderr.contains(".zonos-"), "{stderr}");
 }
+
+/// An output that is a link to a file that is not there yet makes that file, and the link stays.
+#[cfg(unix)]
+#[test]
+fn outputs_go_through_links() {
+    use std::os::unix::fs::symlink;
+    let work = Work::new();
+    let model = work.model();
+    fs::create_dir(work.path("there")).unwrap();
+    let (corpus, f16) = (work.arg("corpus"), work.arg("f16.gguf"));
+    run(0, &["corpus", &model, "-o", &corpus, "--frames", "2"]);
+    run(0, &["convert", &model, &f16]);
+    let (manifest, ids) = (
+        work.arg("corpus/manifest.toml"),
+        work.arg("corpus/trace-000.npy"),
+    );
+    for (name, line) in [
+        ("a.gguf", vec!["convert", &model, "OUT"]),
+        ("a.safetensors", vec!["convert", &model, "OUT"]),
+        ("a.bpk", vec!["convert", &model, "OUT"]),
+        ("b.gguf", vec!["quantize", &f16, "OUT", "q8_0"]),
+        (
+            "i.bin",
+            vec!["imatrix", &model, "--manifest", &manifest, "-o", "OUT"],
+        ),
+        (
+            "r.kld",
+            vec!["perplexity", &model, &ids, "--save-base", "OUT"],
+        ),
+    ] {
+        let (link, real) = (work.path(name), work.path(&format!("there/{name}")));
+        symlink(format!("there/{name}"), &link).unwrap();
+        let out = link.display().to_string();
+        let at = |to: &str| -> Vec<String> {
+            let line = line
+                .iter()
+                .map(|word| if *word == "OUT" { to } else { word });
+            line.map(str::to_owned).collect()
+        };
+        let go = |line: &[String]| {
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            run(0, &line)
+        };
+        go(&at(&out));
+        let first = fs::read(&real).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{name}");
+        // What is there is replaced, and the link stays again.
+        fs::write(&real, "old").unwrap();
+        go(&at(&out));
+        assert!(fs::read(&real).unwrap() == first, "{name}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{name}");
+
+        fs::remove_file(&link).unwrap();
+        for (to, needle) in [
+            ("gone/x".to_owned(), "a link to "),
+            (out.clone(), "back to itself"),
+        ] {
+            symlink(to, &link).unwrap();
+            let line = at(&out);
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            work.refuses(1, &[name, needle], &line);
+            fs::remove_file(&link).unwrap();
+        }
+    }
+    let hidden = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".")
+    };
+    assert!(!work.entries().iter().any(hidden), "{:?}", work.entries());
+    // Two names of one file that is not there yet.
+    symlink("there/k.npy", work.path("k.npy")).unwrap();
+    let (link, real) = (work.arg("k.npy"), work.arg("there/k.npy"));
+    work.refuses(
+        2,
+        &["same file"],
+        &[
+            "generate",
+            &ids,
+            &link,
+            "--model",
+            &model,
+            "--dump-ids",
+            &real,
+        ],
+    );
+    // No folder can be made in the place of a link.
+    symlink("gone", work.path("folder")).unwrap();
+    let folder = work.arg("folder");
+    work.refuses(
+        1,
+        &["folder: a link to gone", "create that folder"],
+        &["corpus", &model, "-o", &folder],
+    );
+}

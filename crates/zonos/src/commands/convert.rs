@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use zonos_audio::ScratchFolder;
+use zonos_audio::{ScratchFolder, behind_links};
 use zonos_checkpoint::{Checkpoint, CheckpointError, ConvertProgress, convert_until};
 use zonos_gguf::GgmlType;
 
@@ -194,9 +194,7 @@ fn follow(bar: &ByteBar, progress: &ConvertProgress) -> ControlFlow<()> {
 fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
     let _stepping = Stepping::begin();
     // A link is followed, as for every other output.
-    let target = output
-        .canonicalize()
-        .unwrap_or_else(|_| output.to_path_buf());
+    let target = behind_links(output)?;
     let scratch = ScratchFolder::create_in(output::folder_of(&target), ".zonos-")
         .with_context(|| format!("{}: cannot write", output.display()))?;
     let name = target.file_name().unwrap_or_default();
