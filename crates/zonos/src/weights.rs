@@ -1,11 +1,14 @@
 //! From `--model` and `--codec` to open checkpoints.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use zonos_checkpoint::hub::Hub;
-use zonos_checkpoint::{Checkpoint, FileBytes, LoadOptions, LoadReport, ModelKind, OpenOptions};
+use zonos_checkpoint::{
+    Checkpoint, FileBytes, LoadOptions, LoadReport, ModelKind, OpenOptions, TensorInfo,
+};
 use zonos2::{ConfigError, Zonos2, Zonos2Config, Zonos2Error};
 
 use crate::failure::Failure;
@@ -223,6 +226,25 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
         "{}: holds the weights of another model ({found}); expected those of: {wanted}",
         checkpoint.path().display()
     )))
+}
+
+/// Says on stderr, and returns for reports, that `made` come of a model that lost precision.
+pub(crate) fn warn_quantised(checkpoint: &Checkpoint, made: &str) -> Option<String> {
+    let mut types = BTreeSet::new();
+    let quantised = checkpoint.names().filter(|name| {
+        let info = checkpoint.info(name).filter(|info| info.blocks.is_some());
+        types.extend(info.map(TensorInfo::type_name));
+        info.is_some()
+    });
+    let (names, count) = first_names(quantised)?;
+    let types: Vec<String> = types.into_iter().collect();
+    let told = format!(
+        "{}: {count} tensors are quantised ({}; {names}): {made} of a model that has lost precision tell less of the original; take the unquantised file",
+        checkpoint.path().display(),
+        types.join(", ")
+    );
+    output::note(false, format_args!("warning: {told}"));
+    Some(told)
 }
 
 /// Loads the weights of an opened backbone, and says which of them are no numbers.

@@ -499,6 +499,127 @@ fn a_corpus_is_refused_where_it_would_mix_or_say_nothing() {
     );
 }
 
+/// What cannot be read or written is told by its path, with what to do.
+#[test]
+fn paths_that_lead_nowhere_are_told() {
+    let work = Work::new();
+    let model = work.model();
+    let (gone, out, small) = (work.arg("gone"), work.arg("out"), work.arg("small.gguf"));
+    fs::write(work.path("file"), b"a\xff").unwrap();
+    let file = work.arg("file");
+    let (beyond, bin) = (work.arg("gone/out.gguf"), work.arg("i.bin"));
+    for (needles, line) in [
+        (
+            ["gone: no such file", "check"],
+            vec!["quantize", &gone, &small, "q4_k"],
+        ),
+        (
+            ["gone: no such file", "give"],
+            vec!["corpus", &gone, "-o", &out],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["corpus", &model, "-o", &out, "--texts", &gone],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["corpus", &model, "-o", &out, "--voices", &gone],
+        ),
+        (
+            ["file: a file", "folder"],
+            vec!["corpus", &model, "-o", &out, "--voices", &file],
+        ),
+        (
+            ["file: byte 1", "UTF-8"],
+            vec!["corpus", &model, "-o", &out, "--texts", &file],
+        ),
+        (
+            ["file is not a folder", "give"],
+            vec!["corpus", &model, "-o", &file],
+        ),
+        (
+            ["gone does not exist", "create"],
+            vec!["corpus", &model, "-o", &beyond],
+        ),
+        (
+            ["gone: cannot read", "check"],
+            vec!["perplexity", &model, &gone],
+        ),
+        (
+            ["model: cannot read", "give"],
+            vec!["perplexity", &model, &model],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["perplexity", &model, "--base", &gone],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["perplexity", &model, "--manifest", &gone],
+        ),
+        (
+            ["file: byte 1", "no manifest"],
+            vec!["imatrix", &model, "--manifest", &file, "-o", &bin],
+        ),
+        (
+            ["gone does not exist", "create"],
+            vec!["convert", &model, &beyond],
+        ),
+    ] {
+        work.refuses(1, &needles, &line);
+    }
+}
+
+/// A corpus and importances are an original's.
+#[test]
+fn a_model_that_lost_precision_is_told_where_an_original_is_meant() {
+    let work = Work::new();
+    corpus(&work);
+    let (manifest, bin) = (work.arg("corpus/manifest.toml"), work.arg("i.bin"));
+    let corpus = work.arg("again");
+    for (t, warned) in [("q8_0", true), ("f16", false)] {
+        let model = work.arg(&format!("{t}.gguf"));
+        run(0, &["convert", &work.model(), &model, "--type", t]);
+        for (i, line) in [
+            vec!["corpus", &model, "-o", &corpus, "--frames", "2", "--force"],
+            vec!["imatrix", &model, "--manifest", &manifest, "-o", &bin],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let quiet = [line.clone(), vec!["--quiet"]].concat();
+            let said = String::from_utf8(run(0, &quiet).stderr).unwrap();
+            let told = ["q8_0.gguf: ", "(Q8_0; blk.", "take the unquantised file"];
+            for part in told {
+                assert_eq!(said.contains(part), warned, "{part}: {said}");
+            }
+            let warnings = &run_json(0, &line)["warnings"];
+            assert_eq!(
+                warnings.as_array().unwrap().len(),
+                usize::from(warned),
+                "{i}"
+            );
+        }
+    }
+}
+
+/// Flags tell their ranges in words.
+#[test]
+fn numbers_out_of_range_are_refused_in_words() {
+    for (flag, bad, told) in [
+        ("--frames", "0", "from 1 to 4294967295"),
+        ("--frames", "99999999999", "from 1 to 4294967295"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--threads", "0", "from 1 to 1024"),
+    ] {
+        let output = zonos().args(["corpus", "m", "-o", "c", flag, bad]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(told) && !said.contains(".."), "{said}");
+    }
+}
+
 /// A GGUF file with one expert stack and a spine; `architecture` none leaves the key out.
 fn small_gguf(path: &Path, architecture: Option<&str>) {
     let mut metadata = Metadata::new();

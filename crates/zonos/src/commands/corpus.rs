@@ -116,6 +116,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
             Maker::find(args, &config, &device, global.quiet)?,
         ),
     };
+    let warning = weights::warn_quantised(&checkpoint, "the traces");
     let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let _stepping = Stepping::begin();
@@ -204,6 +205,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
             "frames": frames,
             "frames_per_s": Rate::of(frames as u64, elapsed, DAC_FRAME_SECONDS).frames_per_s,
             "seconds": elapsed.as_secs_f64(),
+            "warnings": warning.as_slice(),
         }))?;
     } else {
         output::note(
@@ -272,8 +274,8 @@ fn read_voices(folder: &Path, config: &Zonos2Config) -> Result<Vec<Named>, Failu
         )));
     }
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
         let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
         let known = ["safetensors", "npy", "npz"];
         if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {

@@ -64,6 +64,7 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
     }
     let corpus = Corpus::of_manifest(&args.manifest, &config)?;
     corpus.spares(&outputs)?;
+    let warning = weights::warn_quantised(&checkpoint, "importances");
     let width = config.row_width();
     let model = weights::load_backbone(&checkpoint, config, &device)?;
 
@@ -91,6 +92,7 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
         corpus.sequences.len(),
         rows,
         began,
+        warning,
     )
 }
 
@@ -101,6 +103,7 @@ fn report(
     sequences: usize,
     rows: usize,
     began: Instant,
+    warning: Option<String>,
 ) -> Outcome {
     let starved = |hits: &[u64]| -> Vec<usize> {
         let few = |(_, hits): &(usize, &u64)| **hits < u64::from(args.min_hits);
@@ -123,6 +126,7 @@ fn report(
             "rows": rows,
             "min_hits": args.min_hits,
             "layers": layers,
+            "warnings": warning.as_slice(),
             "seconds": began.elapsed().as_secs_f64(),
         }))?;
         return Ok(ExitCode::SUCCESS);
