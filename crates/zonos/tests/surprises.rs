@@ -55,6 +55,19 @@ fn a_conversion_loses_no_tensor() {
     checkpoint(&work.path("a.safetensors"), &["kept"], &["lost.weight"]);
     let (from, to) = (work.arg("a.safetensors"), work.arg("b.bpk"));
     work.refuses(1, &["lost.weight"], &["convert", &from, &to]);
+    // A GGUF file with a format that is not decoded: 256 values of IQ3_XXS are 98 bytes.
+    let tensor = zonos_gguf::NewTensor {
+        name: "lost.weight".into(),
+        dims: vec![256],
+        ggml_type: zonos_gguf::GgmlType::Iq3Xxs,
+    };
+    let tensors = std::slice::from_ref(&tensor);
+    let metadata = zonos_gguf::Metadata::new();
+    let mut writer = zonos_gguf::GgufWriter::new(Vec::new(), "a", &metadata, tensors).unwrap();
+    writer.write("lost.weight", &[0; 98]).unwrap();
+    let gguf = work.arg("a.gguf");
+    fs::write(&gguf, writer.finish().unwrap()).unwrap();
+    work.refuses(1, &["lost.weight", "lost"], &["convert", &gguf, &to]);
     checkpoint(&work.path("a.safetensors"), &["kept"], &[]);
     let report = run_json(0, &["convert", &from, &to]);
     assert_eq!(report["skipped"], serde_json::json!([]));
@@ -702,6 +715,17 @@ fn outputs_go_through_links() {
         name.as_encoded_bytes().starts_with(b".")
     };
     assert!(!work.entries().iter().any(hidden), "{:?}", work.entries());
+    // The ending that was given chooses the format, in any case, whatever the link leads to.
+    for (name, format) in [
+        ("c.SafeTensors", "safetensors"),
+        ("c.Bpk", "burnpack"),
+        ("c.GGUF", "gguf"),
+    ] {
+        symlink("there/data", work.path(name)).unwrap();
+        run(0, &["convert", &model, &work.arg(name)]);
+        let found = run_json(0, &["inspect", &work.arg("there/data")]);
+        assert_eq!(found["format"], format, "{name}");
+    }
     // Two names of one file that is not there yet.
     symlink("there/k.npy", work.path("k.npy")).unwrap();
     let (link, real) = (work.arg("k.npy"), work.arg("there/k.npy"));

@@ -120,8 +120,9 @@ fn convert(
     global: &GlobalArgs,
 ) -> Outcome {
     let ending = target.extension().and_then(|ending| ending.to_str());
-    let to_gguf = ending == Some("gguf");
-    if !to_gguf && !matches!(ending, Some("bpk" | "safetensors")) {
+    let ending = ending.map(str::to_ascii_lowercase);
+    let to_gguf = ending.as_deref() == Some("gguf");
+    if !to_gguf && !matches!(ending.as_deref(), Some("bpk" | "safetensors")) {
         return Err(Failure::usage(format!(
             "{}: the ending must be .gguf, .bpk or .safetensors; it chooses the format",
             target.display()
@@ -197,7 +198,8 @@ fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> 
     let target = behind_links(output)?;
     let scratch = ScratchFolder::create_in(output::folder_of(&target), ".zonos-")
         .with_context(|| format!("{}: cannot write", output.display()))?;
-    let name = target.file_name().unwrap_or_default();
+    // By the name that was given: its ending chooses the format, whatever a link leads to.
+    let name = output.file_name().unwrap_or_default();
     let temporary = scratch.path().join(name);
     let bar = ByteBar::new(quiet);
     let done = convert_until(input, &temporary, &mut |progress| follow(&bar, progress));
