@@ -35,7 +35,8 @@ impl Corpus {
     pub(crate) fn of_manifest(path: &Path, config: &Zonos2Config) -> Result<Self, Failure> {
         let name = path.display();
         let text = text_file(path, MOST_BYTES, "manifest")?;
-        let entries = manifest::parse(path, &text)?;
+        // Editors on Windows put a byte order mark before a text.
+        let entries = manifest::parse(path, text.trim_start_matches('\u{feff}'))?;
         if entries.is_empty() {
             return Err(Failure::failed(format!("{name}: lists no sequence")));
         }
@@ -48,8 +49,16 @@ impl Corpus {
         for entry in entries {
             let listed = [Some(&entry.ids), entry.speaker.as_ref()];
             if let Some(gone) = listed.into_iter().flatten().find(|file| !file.exists()) {
+                let toml = path
+                    .extension()
+                    .is_some_and(|e| e.eq_ignore_ascii_case("toml"));
+                let blanks = if toml {
+                    ""
+                } else {
+                    ", and those with blanks take a .toml manifest"
+                };
                 return Err(Failure::failed(format!(
-                    "{name}: lists {}, and there is no such file; names are relative to the manifest's folder",
+                    "{name}: lists {}, and there is no such file; names are relative to the manifest's folder{blanks}",
                     gone.display()
                 )));
             }

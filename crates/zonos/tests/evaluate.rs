@@ -331,6 +331,26 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["empty.toml", "lists no sequence"],
         &["--manifest", &empty],
     );
+    let nobody = write("nobody.toml", "[[sequence]]\nids = ''");
+    perplexity(
+        1,
+        &["nobody.toml", "ids is empty"],
+        &["--manifest", &nobody],
+    );
+    let words = write("words.txt", "trace 000.npy");
+    perplexity(
+        1,
+        &["words.txt: lists", "blanks", ".toml"],
+        &["--manifest", &words],
+    );
+    for name in ["marked.toml", "marked.txt"] {
+        let text = if name.ends_with("toml") {
+            "\u{feff}[[sequence]]\nids = 'trace-000.npy'"
+        } else {
+            "\u{feff}trace-000.npy\n"
+        };
+        run(0, &["perplexity", &model, "--manifest", &write(name, text)]);
+    }
     let typo = write("typo.toml", "[[sequence]]\nid = 'a'");
     perplexity(1, &["typo.toml", "line 2"], &["--manifest", &typo]);
     let gone = write("gone.txt", "gone.npy");
