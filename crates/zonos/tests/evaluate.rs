@@ -794,6 +794,25 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
     let output = run(0, &["quantize", &from, &to, "q4_k", "--imatrix", &i]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("blk.7.ffn_up_exps.weight"), "{said}");
+    // Importances of nothing: no expert was given rows enough.
+    let entry = zonos_gguf::ImatrixEntry::new(2, 256, vec![0.0; 512]).unwrap();
+    let none = [("blk.0.ffn_up_exps.weight".to_owned(), entry)];
+    let none = Imatrix {
+        entries: none.into(),
+    };
+    for (none, t) in [
+        (&none, "q4_k"),
+        (&Imatrix::default(), "q4_k"),
+        (&none, "q8_0"),
+    ] {
+        let mut bytes = Vec::new();
+        none.write(&mut bytes).unwrap();
+        fs::write(work.path("i.bin"), bytes).unwrap();
+        let output = run(0, &["quantize", &from, &to, t, "--imatrix", &i]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.matches("changes nothing").count(), 1, "{said}");
+        assert_eq!(said.contains("of no expert"), t == "q4_k", "{said}");
+    }
     fs::write(work.path("cut.bin"), &bytes[..20]).unwrap();
     let cut = work.arg("cut.bin");
     fs::remove_file(work.path("out.gguf")).unwrap();
@@ -803,11 +822,13 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
         &["quantize", &from, &to, "q4_k", "--imatrix", &cut],
     );
     // Files of others, damaged files.
-    for architecture in [Some("llama"), None] {
+    let long = "x".repeat(1 << 20);
+    for architecture in [Some("llama"), Some(&long), None] {
         small_gguf(&work.path("other.gguf"), architecture);
         let other = work.arg("other.gguf");
         let refused = ["quantize", &other, &to, "q4_k"];
-        work.refuses(1, &["other.gguf", "general.architecture"], &refused);
+        let said = work.refuses(1, &["other.gguf", "general.architecture"], &refused);
+        assert!(said.len() < 600, "{} bytes", said.len());
     }
     fs::write(work.path("cut.gguf"), &before[..before.len() - 100]).unwrap();
     let cut = work.arg("cut.gguf");

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
 use zonos_checkpoint::FileBytes;
 use zonos_gguf::{
-    FromFile, GgmlType, GgufFile, Imatrix, Policy, QuantizeError, QuantizeReport, TensorInfo,
-    quantize_pieces,
+    FromFile, GgmlType, GgufFile, Imatrix, ImatrixEntry, Policy, QuantizeError, QuantizeReport,
+    TensorInfo, quantize_pieces,
 };
 
 use crate::args::GlobalArgs;
@@ -140,6 +140,26 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
         );
     }
 
+    let empty = |imatrix: &Imatrix| {
+        let has_any =
+            |entry: &ImatrixEntry| (0..entry.experts()).any(|e| entry.expert(e).is_some());
+        !imatrix.entries.values().any(has_any)
+    };
+    if let (Some(path), Some(_)) = (
+        &args.imatrix,
+        imatrix
+            .as_ref()
+            .filter(|i| args.bulk.uses_importance() && empty(i)),
+    ) {
+        output::note(
+            false,
+            format_args!(
+                "warning: {} holds importances of no expert, so it changes nothing; `zonos imatrix` with a longer corpus or a smaller --min-hits makes some",
+                path.display()
+            ),
+        );
+    }
+
     let used = Used::of(&source, &policy);
     used.warn(&policy);
 
@@ -191,8 +211,8 @@ fn read_imatrix(path: &Path) -> Result<Imatrix, Failure> {
 
 /// The rules are made for the names of ZONOS2.
 fn check_architecture(source: &GgufFile<FileBytes>, args: &QuantizeArgs) -> Result<(), Failure> {
-    let found: Option<String> = source.optional(ARCHITECTURE).ok().flatten();
-    if found.as_deref() == Some("zonos2") || args.force {
+    let found = source.metadata().get(ARCHITECTURE);
+    if found.and_then(zonos_gguf::Value::as_str) == Some("zonos2") || args.force {
         return Ok(());
     }
     let whose = found.map_or_else(
