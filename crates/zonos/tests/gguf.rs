@@ -363,6 +363,9 @@ fn bytes_that_belong_to_nothing_are_told() {
         let told = "model.gguf: 4 bytes after the last tensor";
         assert!(said.contains(told), "{args:?}: {said}");
     }
+    let report = run_json(0, &["quantize", &model, &small, "q8_0"]);
+    let told = report["warnings"][0].as_str().unwrap();
+    assert!(told.contains("4 bytes after the last tensor"), "{report}");
     let back = run_json(0, &["inspect", &small]);
     assert_eq!(back["notices"], serde_json::json!([]));
 }

@@ -21,6 +21,7 @@ use zonos_tts::CLONE_LIMITS;
 
 use crate::args::{DeviceArgs, GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
+use crate::reading::cannot_read;
 use crate::{interrupt, output, weights};
 
 /// Samples between two mel frames.
@@ -281,16 +282,16 @@ fn read_samples(path: &Path) -> anyhow::Result<Vec<f32>> {
 /// Headerless little-endian f32.
 fn read_raw(path: &Path) -> anyhow::Result<Vec<f32>> {
     let name = path.display();
-    let failed = || format!("{name}: cannot read");
-    let file = File::open(path).with_context(failed)?;
+    let failed = |error| cannot_read(path, &error);
+    let file = File::open(path).map_err(failed)?;
     ensure!(
-        file.metadata().with_context(failed)?.is_file(),
+        file.metadata().map_err(failed)?.is_file(),
         "{name}: not a regular file; give one"
     );
     let mut bytes = Vec::new();
     file.take(CLONE_LIMITS.max_encoded_bytes + 1)
         .read_to_end(&mut bytes)
-        .with_context(failed)?;
+        .map_err(failed)?;
     ensure!(
         bytes.len() as u64 <= CLONE_LIMITS.max_encoded_bytes,
         "{name}: more than {} MiB",
