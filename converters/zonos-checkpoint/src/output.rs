@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::CheckpointError;
+use crate::error::remedy;
 
 /// Writes `path` through a temporary file beside it, which is renamed over it only when `fill`
 /// succeeded and everything reached the disk.
@@ -89,7 +90,7 @@ pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> CheckpointErr
     };
     CheckpointError::Output {
         path: path.into(),
-        reason: format!("cannot be written: {reason}"),
+        reason: format!("cannot be written: {reason}{}", remedy(error)),
     }
 }
 

@@ -57,7 +57,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// Writing or renaming failed, for example because the disk is full.
-    #[error("{}: cannot write: {source}", target.display())]
+    #[error("{}: cannot write: {source}{}", target.display(), if is_full(source) { "; make room, or write elsewhere" } else { "" })]
     Write {
         /// The output.
         target: PathBuf,
@@ -74,6 +74,14 @@ fn bare(error: io::Error) -> io::Error {
         Some((said, _)) if error.get_ref().is_some() => io::Error::new(error.kind(), said),
         _ => error,
     }
+}
+
+/// Whether there was no room, on the disk or by a limit.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// Links that are followed one after the other, as many as Linux follows.
@@ -329,11 +337,11 @@ impl Drop for AtomicFile {
 
 impl Write for AtomicFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.inner()?.write(buf)
+        self.inner()?.write(buf).map_err(bare)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.inner()?.flush()
+        self.inner()?.flush().map_err(bare)
     }
 }
 

@@ -642,9 +642,31 @@ fn a_write_that_fails_names_the_file_that_was_asked_for() {
     let stderr = work.refuses_with(
         &mut limited(&format!("convert '{codec}' '{to}'")),
         1,
-        &["b.safetensors", "too large"],
+        &["b.safetensors", "too large", "make room"],
     );
     assert!(!stderr.contains(".zonos-"), "{stderr}");
+    let (f16, base) = (work.arg("f16.gguf"), work.arg("a.kld"));
+    let corpus = work.arg("corpus");
+    run(0, &["convert", &model, &f16]);
+    run(0, &["corpus", &model, "-o", &corpus, "--frames", "9"]);
+    for (line, name) in [
+        (
+            format!("convert '{model}' '{to}.gguf'"),
+            "b.safetensors.gguf",
+        ),
+        (
+            format!("quantize '{f16}' '{to}.gguf' q8_0"),
+            "b.safetensors.gguf",
+        ),
+        (
+            format!("perplexity '{model}' '{corpus}/trace-000.npy' --save-base '{base}'"),
+            "a.kld",
+        ),
+    ] {
+        let needles = [name, "cannot write", "too large", "make room"];
+        let stderr = work.refuses_with(&mut limited(&line), 1, &needles);
+        assert!(!stderr.contains(".part"), "{stderr}");
+    }
 }
 
 /// An output that is a link to a file that is not there yet makes that file, and the link stays.
