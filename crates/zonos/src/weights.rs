@@ -228,8 +228,8 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
     )))
 }
 
-/// Says on stderr, and returns for reports, that `made` come of a model that lost precision.
-pub(crate) fn warn_quantised(checkpoint: &Checkpoint, made: &str) -> Option<String> {
+/// Which tensors are quantised, if any: how many, of which types, the first of them.
+pub(crate) fn quantised(checkpoint: &Checkpoint) -> Option<String> {
     let mut types = BTreeSet::new();
     let quantised = checkpoint.names().filter(|name| {
         let info = checkpoint.info(name).filter(|info| info.blocks.is_some());
@@ -238,10 +238,23 @@ pub(crate) fn warn_quantised(checkpoint: &Checkpoint, made: &str) -> Option<Stri
     });
     let (names, count) = first_names(quantised)?;
     let types: Vec<String> = types.into_iter().collect();
-    let told = format!(
-        "{}: {count} tensors are quantised ({}; {names}): {made} of a model that has lost precision tell less of the original; take the unquantised file",
+    let tensors = if count == 1 {
+        "tensor is"
+    } else {
+        "tensors are"
+    };
+    Some(format!(
+        "{}: {count} {tensors} quantised ({}; {names})",
         checkpoint.path().display(),
         types.join(", ")
+    ))
+}
+
+/// Says on stderr, and returns for reports, that `made` come of a model that lost precision.
+pub(crate) fn warn_quantised(checkpoint: &Checkpoint, made: &str) -> Option<String> {
+    let quantised = quantised(checkpoint)?;
+    let told = format!(
+        "{quantised}: {made} of a model that has lost precision tell less of the original; take the unquantised file"
     );
     output::note(false, format_args!("warning: {told}"));
     Some(told)

@@ -473,6 +473,11 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["text.kld", "row 0, column 9", "600"],
         &["--base", &beyond],
     );
+    // A path that is none.
+    for line in [&["inspect", ""][..], &["convert", "", "a.gguf"]] {
+        let output = zonos().args(line).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
     // Weights that are no numbers.
     common::edit_tensor(
         &work.path("model/model.safetensors"),
@@ -480,6 +485,13 @@ fn what_is_no_corpus_is_refused_by_name() {
         |bytes| bytes[..2].copy_from_slice(&[0xff, 0x7f]),
     );
     perplexity(1, &["sequence 0, row", "layer 3"], &[&ids]);
+    let gguf = work.arg("nan.gguf");
+    let needles = [
+        "model.safetensors: tensor 'blk.3.ffn_norm.weight'",
+        "NaN",
+        "--check",
+    ];
+    work.refuses(1, &needles, &["convert", &model, &gguf]);
     let manifest = work.arg("corpus/manifest.toml");
     let out = work.arg("i.bin");
     work.refuses(

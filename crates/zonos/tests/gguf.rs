@@ -392,6 +392,15 @@ fn what_a_gguf_file_leaves_out_is_told() {
     }
     let report = run_json(0, &["convert", &codec, &out]);
     assert_eq!(report["left_out"].as_array().unwrap().len(), 146);
+    // So is what was lost before, and cannot come back.
+    let (half, back) = (work.arg("q8_0.gguf"), work.arg("back.gguf"));
+    convert(&[&work.model(), &half, "--type", "q8_0"]);
+    let said = convert(&[&half, &back]);
+    assert!(
+        said.contains("q8_0.gguf: ") && said.contains("(Q8_0; blk.") && said.contains("decoded"),
+        "{said}"
+    );
+    assert!(!convert(&[&back, &half]).contains("quantised"));
     // Decoding alone was in it, and is.
     let again = work.arg("again.gguf");
     assert!(!convert(&[&out, &again]).contains("left out"));

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
 use zonos_audio::{ScratchFolder, behind_links};
 use zonos_checkpoint::{Checkpoint, CheckpointError, ConvertProgress, convert_until};
@@ -52,6 +53,7 @@ pub(crate) struct ConvertArgs {
     /// Checkpoint to read: a file, a folder or hub:owner/name.
     #[arg(
         value_name = "IN",
+        value_parser = NonEmptyStringValueParser::new(),
         required_unless_present = "zac",
         conflicts_with = "zac"
     )]
@@ -148,6 +150,14 @@ fn convert(
         output::note(
             global.quiet,
             format_args!("note: {}: {notice}", input.path().display()),
+        );
+    }
+    if let Some(quantised) = weights::quantised(&input) {
+        output::note(
+            global.quiet,
+            format_args!(
+                "note: {quantised}: they are decoded, which makes a larger file and none that is more exact"
+            ),
         );
     }
     let written = if to_gguf {

@@ -100,7 +100,7 @@ pub(super) fn write(
             )?;
             weights::warn(&report, quiet);
             let (metadata, tensors) = dac.to_gguf();
-            values(output, &metadata, &tensors, GgmlType::F32, quiet)?;
+            values(input, output, &metadata, &tensors, GgmlType::F32, quiet)?;
             Ok(Written::new(names(&tensors), &report))
         }
         ModelKind::Ecapa => {
@@ -113,7 +113,7 @@ pub(super) fn write(
             }
             let metadata = zonos_ecapa::gguf::metadata(&config)?;
             let tensors = zonos_ecapa::gguf::tensors(input, &config)?;
-            values(output, &metadata, &tensors, wanted, quiet)?;
+            values(input, output, &metadata, &tensors, wanted, quiet)?;
             Ok(Written::new(names(&tensors), &Ecapa::check(input)?))
         }
         ModelKind::ZacDecoder | ModelKind::ZacEncoder | ModelKind::W2vBert => {
@@ -132,6 +132,8 @@ fn names(tensors: &[NamedValues]) -> impl Iterator<Item = &str> {
 
 /// A file on its way, with its bar.
 struct Target {
+    /// Where the values come from, for errors.
+    input: String,
     writer: GgufWriter<AtomicFile>,
     bar: ByteBar,
     done: u64,
@@ -140,6 +142,7 @@ struct Target {
 
 impl Target {
     fn create(
+        input: &Checkpoint,
         output: &Path,
         metadata: &Metadata,
         tensors: &[NewTensor],
@@ -148,6 +151,7 @@ impl Target {
         let bytes = |t: &NewTensor| t.ggml_type.bytes_for(t.dims.iter().product());
         let file = AtomicFile::create(output)?;
         Ok(Self {
+            input: input.path().display().to_string(),
             writer: GgufWriter::new(file, output.display().to_string(), metadata, tensors)?,
             bar: ByteBar::new(quiet),
             done: 0,
@@ -169,10 +173,11 @@ impl Target {
         let mut out = vec![0u8; bytes];
         let source = bytemuck::cast_slice(values);
         let lost = convert_rows(GgmlType::F32, source, row, ggml_type, None, &mut out)
-            .map_err(|e| anyhow!("tensor '{name}': {e}"))?;
+            .map_err(|e| anyhow!("{}: tensor '{name}': {e}", self.input))?;
         if lost > 0 {
             return Err(Failure::failed(format!(
-                "tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect --check` tells which tensors do, and another --type may hold large ones"
+                "{0}: tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect {0} --check` tells which tensors do, and another --type may hold large ones",
+                self.input
             )));
         }
         self.writer.write(name, &out)?;
@@ -200,6 +205,7 @@ fn stored(shape: &[usize], wanted: GgmlType) -> GgmlType {
 
 /// Tensors that are in memory already.
 fn values(
+    input: &Checkpoint,
     output: &Path,
     metadata: &Metadata,
     tensors: &[NamedValues],
@@ -214,7 +220,7 @@ fn values(
         _ => GgmlType::F32,
     };
     let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(kind(t))).collect();
-    let mut target = Target::create(output, metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, metadata, &entries, quiet)?;
     for t in tensors {
         let row = t.shape.last().copied().unwrap_or(1);
         target.rows(&t.name, &t.values, row, kind(t))?;
@@ -246,7 +252,7 @@ fn backbone(
     let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(&policy)).collect();
     let _stepping = Stepping::begin();
     let metadata = zonos2::gguf::metadata(&config, wanted.file_type());
-    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, &metadata, &entries, quiet)?;
     for (t, entry) in tensors.iter().zip(&entries) {
         let row = t.shape.last().copied().unwrap_or(1);
         let parts = if t.shape.len() == 3 { t.shape[0] } else { 1 };
@@ -348,7 +354,7 @@ fn as_it_is(
         })
         .collect();
     let _stepping = Stepping::begin();
-    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, &metadata, &entries, quiet)?;
     for ((name, _), entry) in infos.iter().zip(&entries) {
         let values: Vec<f32> = input.tensor_data(name)?.iter::<f32>().collect();
         let row = entry.dims.first().copied().unwrap_or(1) as usize;
