@@ -222,7 +222,8 @@ impl Staging {
         self.scratch.path()
     }
 
-    /// Moves all files into the folder.
+    /// Moves all files into the folder. A link among those of the same names is replaced, not followed:
+    /// what it leads to lies in a folder that nobody gave.
     pub(crate) fn commit(self) -> Result<(), Failure> {
         let failed = || format!("cannot write into {}", self.folder.display());
         let mut files = Vec::new();

@@ -791,8 +791,15 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
         said.contains("warning: 1 tensor") && said.contains("ffn_up_exps"),
         "{said}"
     );
+    assert!(said.contains("already and lost more"), "{said}");
     let report = run_json(0, &["quantize", &to, &again, "q8_0"]);
     assert_eq!(report["requantized"][0], "blk.0.ffn_up_exps.weight");
+    let output = run(0, &["quantize", &to, &again, "f16"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("already, which no type brings back"),
+        "{said}"
+    );
     // Importances that fit nothing.
     let mut imatrix = Imatrix::default();
     let entry = zonos_gguf::ImatrixEntry::new(1, 2, vec![1.0; 2]).unwrap();

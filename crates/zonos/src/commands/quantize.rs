@@ -294,7 +294,15 @@ impl Done<'_> {
         let report = self.report;
         say(
             &report.requantized,
-            &format!("{input} had lost precision already and lost more"),
+            &format!(
+                "{input} had lost precision already{}",
+                // Halves and floats hold what is left.
+                if self.policy.bulk.is_quantized() {
+                    " and lost more"
+                } else {
+                    ", which no type brings back"
+                }
+            ),
             "quantise the unquantised file",
         );
         let bad: Vec<String> = report.not_finite.iter().map(|(n, _)| n.clone()).collect();
