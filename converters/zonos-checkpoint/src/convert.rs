@@ -90,7 +90,8 @@ pub fn convert_until(
         }
     }
     let metadata = pack_metadata(checkpoint.metadata(), &checkpoint.sidecars()?);
-    match out.extension().and_then(|e| e.to_str()) {
+    let ending = out.extension().and_then(|e| e.to_str());
+    match ending.map(str::to_ascii_lowercase).as_deref() {
         Some("safetensors") => write_safetensors(checkpoint, metadata, out, progress),
         Some("bpk") => write_burnpack(checkpoint, metadata, out, progress),
         _ => Err(refuse(

@@ -17,7 +17,7 @@ pub enum CheckpointError {
         path: PathBuf,
     },
     /// The operating system refused.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", remedy(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -166,6 +166,16 @@ pub enum CheckpointError {
         /// Why it was not.
         reason: String,
     },
+}
+
+/// What to do about an error of the system, where that is known.
+pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, PermissionDenied, QuotaExceeded, StorageFull};
+    match error.kind() {
+        PermissionDenied => "; check the permissions of the file and of its folders",
+        StorageFull | QuotaExceeded | FileTooLarge => "; make room, or write elsewhere",
+        _ => "",
+    }
 }
 
 impl CheckpointError {

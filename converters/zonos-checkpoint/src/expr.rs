@@ -118,7 +118,7 @@ impl Expr {
                     Some(n) if start.checked_add(*len).is_some_and(|end| end <= *n) => *n = *len,
                     _ => {
                         return Err(format!(
-                            "axis {axis} of shape {:?} has no part {start}..+{len}",
+                            "axis {axis} of shape {:?} has no {len} entries from {start} on",
                             inner.shape
                         ));
                     }

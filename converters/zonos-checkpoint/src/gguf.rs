@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json};
 use zonos_gguf::{GgmlType, GgufFile, TensorInfo, Value};
 
 use crate::CheckpointError;
+use crate::abridged::abridged;
 use crate::format::Format;
 use crate::mapped::MappedFile;
 use crate::opened::{Opened, Skipped};
@@ -37,6 +38,10 @@ pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
         }
     }
     opened.metadata = Json::Object(fields);
+    let trailing = file.trailing_bytes();
+    if trailing > 0 {
+        opened.notices.push(trailing_notice(trailing));
+    }
     let base = map.bytes().as_ptr() as usize;
     for tensor in file.tensors() {
         let name = tensor.name().to_owned();
@@ -72,8 +77,20 @@ pub(crate) fn open(map: &Arc<MappedFile>) -> Result<Opened, CheckpointError> {
     Ok(opened)
 }
 
+/// What is said of bytes that a GGUF file has behind its last tensor.
+fn trailing_notice(bytes: u64) -> String {
+    let (noun, verb) = if bytes == 1 {
+        ("byte", "belongs")
+    } else {
+        ("bytes", "belong")
+    };
+    format!(
+        "{bytes} {noun} after the last tensor {verb} to nothing and are not read; if nobody put them there, fetch or convert the file again"
+    )
+}
+
 fn skip(opened: &mut Opened, tensor: &TensorInfo) {
-    let what = format!("values of type {}", tensor.ggml_type());
+    let what = format!("a tensor of type {}", tensor.ggml_type());
     opened.notices.push(format!(
         "'{}' is of type {}, which is not decoded here; quantise the model to another type",
         tensor.name(),
@@ -151,7 +168,12 @@ impl<'a> GgufFields<'a> {
     pub fn count(&self, key: &str) -> Result<usize, String> {
         let value = self.required(key)?;
         let number = value.as_u64().and_then(|v| usize::try_from(v).ok());
-        number.ok_or_else(|| format!("`{key}` should be a whole number, found {value}"))
+        number.ok_or_else(|| {
+            format!(
+                "`{key}` should be a whole number, found {}",
+                abridged(value)
+            )
+        })
     }
 
     /// A number.
@@ -162,7 +184,7 @@ impl<'a> GgufFields<'a> {
     pub fn number(&self, key: &str) -> Result<f64, String> {
         let value = self.required(key)?;
         let number = value.as_f64();
-        number.ok_or_else(|| format!("`{key}` should be a number, found {value}"))
+        number.ok_or_else(|| format!("`{key}` should be a number, found {}", abridged(value)))
     }
 
     /// A list of whole numbers.
@@ -176,7 +198,12 @@ impl<'a> GgufFields<'a> {
             let whole = |v: &Json| v.as_u64().and_then(|v| usize::try_from(v).ok());
             list.iter().map(whole).collect()
         });
-        list.ok_or_else(|| format!("`{key}` should be a list of whole numbers, found {value}"))
+        list.ok_or_else(|| {
+            format!(
+                "`{key}` should be a list of whole numbers, found {}",
+                abridged(value)
+            )
+        })
     }
 
     fn required(&self, key: &str) -> Result<&'a Json, String> {

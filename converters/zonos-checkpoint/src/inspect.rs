@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::abridged::abridged;
 use crate::report::NonFinite;
-use crate::shown::shown;
+use crate::shown::{grouped, shown};
 use crate::{Checkpoint, CheckpointError, Format, ModelKind, Skipped};
 
-/// A checkpoint's contents, for JSON or for reading (`Display`).
+/// A checkpoint's contents, for JSON, which has all of it, or for reading (`Display`), where metadata are
+/// cut short.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -85,6 +87,9 @@ pub struct TensorRow {
     /// Bytes of its values.
     pub bytes: u64,
 }
+
+/// Names up to this many characters stand in a column.
+const MOST_PADDING: usize = 100;
 
 /// Describes `checkpoint`; with `check_values` every value is read and searched for NaN and infinity.
 ///
@@ -181,6 +186,8 @@ impl fmt::Display for Inspection {
         writeln!(f)?;
         let names: Vec<_> = self.tensors.iter().map(|t| shown(&t.name)).collect();
         let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+        // One endless name is no reason to pad all others.
+        let width = width.min(MOST_PADDING);
         for (name, t) in names.iter().zip(&self.tensors) {
             writeln!(
                 f,
@@ -191,7 +198,7 @@ impl fmt::Display for Inspection {
             )?;
         }
         if self.metadata.as_object().is_some_and(|m| !m.is_empty()) {
-            writeln!(f, "\nmetadata  {}", shown(&self.metadata.to_string()))?;
+            writeln!(f, "\nmetadata  {}", abridged(&self.metadata))?;
         }
         for notice in &self.notices {
             writeln!(f, "note      {}", shown(notice))?;
@@ -213,17 +220,4 @@ impl fmt::Display for Inspection {
         }
         Ok(())
     }
-}
-
-/// 1234567 as 1,234,567.
-fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

@@ -46,6 +46,7 @@
 //! say what it left out. Burn-store also renumbers list indices with gaps by default, and knows
 //! neither shard indices nor several spellings of weight norm.
 
+mod abridged;
 mod burnpack;
 mod checkpoint;
 mod compose;

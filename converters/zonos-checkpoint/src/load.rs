@@ -637,7 +637,7 @@ impl<'a> Loader<'a> {
             .first()
             .is_some_and(|&n| rows.start <= rows.end && rows.end <= n);
         if !fits {
-            let asked = format!("rows {}..{}", rows.start, rows.end);
+            let asked = format!("{} rows from {} on", rows.len(), rows.start);
             return Err(self.rank(name, &slot.shape, asked));
         }
         let mut shape = slot.shape.clone();

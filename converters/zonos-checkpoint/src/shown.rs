@@ -1,4 +1,4 @@
-//! Names from files, fit for a terminal.
+//! Names from files, fit for a terminal, and numbers fit for reading.
 
 use std::borrow::Cow;
 
@@ -22,6 +22,19 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
 fn unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// 1234567 as 1,234,567.
+pub(crate) fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Entry {
             .ok_or_else(|| format!("shape {shape:?} has more bytes than can be counted"))?;
         if storage.end > map.len() || storage.start > storage.end {
             return Err(format!(
-                "storage at bytes {}..{} lies outside the file of {} bytes",
+                "storage from byte {} to byte {} lies outside the file of {} bytes",
                 storage.start,
                 storage.end,
                 map.len()

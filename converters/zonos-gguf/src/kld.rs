@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io::Write;
 
+use crate::container::remedy;
 use crate::shown::told;
 
 const MAGIC: &[u8; 8] = b"Z2KLDIV2";
@@ -22,6 +23,10 @@ fn wrong(file: &str, problem: impl Into<String>) -> KldError {
         file: file.into(),
         problem: problem.into(),
     }
+}
+
+fn unwritten(error: &std::io::Error) -> String {
+    format!("cannot write: {error}{}", remedy(error))
 }
 
 /// The shape of the model that made a base file; a model to be compared has the same.
@@ -370,7 +375,7 @@ impl<W: Write> KldWriter<W> {
         }
         out.write_all(&header)
             .and_then(|()| out.write_all(&body))
-            .map_err(|e| wrong(file, e.to_string()))?;
+            .map_err(|e| wrong(file, unwritten(&e)))?;
         Ok(Self {
             out,
             file: file.into(),
@@ -409,7 +414,7 @@ impl<W: Write> KldWriter<W> {
             .collect();
         self.out
             .write_all(&raw)
-            .map_err(|e| wrong(&self.file, e.to_string()))
+            .map_err(|e| wrong(&self.file, unwritten(&e)))
     }
 
     /// Flushes and returns the output.
@@ -423,7 +428,7 @@ impl<W: Write> KldWriter<W> {
         }
         match self.out.flush() {
             Ok(()) => Ok(self.out),
-            Err(e) => Err(wrong(&self.file, e.to_string())),
+            Err(e) => Err(wrong(&self.file, unwritten(&e))),
         }
     }
 }

@@ -120,7 +120,7 @@ struct Table {
 ///
 /// # Errors
 /// With the line, if it is no TOML or holds other keys or types; with the number of the sequence, if it
-/// gives a position but no voice.
+/// gives a position but no voice, or an empty name.
 pub fn parse_toml(
     file: &str,
     text: &str,
@@ -141,6 +141,15 @@ pub fn parse_toml(
         if table.speaker.is_none() && table.position.is_some() {
             let problem = "a position, but no speaker to stand there".to_owned();
             return Err(wrong(format!("sequence {i}"), problem));
+        }
+        // Joined to the folder, no name would be the folder.
+        for (key, path) in [
+            ("ids", Some(&table.ids)),
+            ("speaker", table.speaker.as_ref()),
+        ] {
+            if path.is_some_and(|path| path.as_os_str().is_empty()) {
+                return Err(wrong(format!("sequence {i}"), format!("{key} is empty")));
+            }
         }
         Ok(ManifestEntry {
             ids: folder.join(table.ids),
@@ -255,6 +264,11 @@ mod tests {
             (
                 "[[sequence]]\nids = 'a'\nposition = 0",
                 "m.toml: sequence 0: ",
+            ),
+            ("[[sequence]]\nids = ''", "m.toml: sequence 0: ids is empty"),
+            (
+                "[[sequence]]\nids = 'a'\nspeaker = ''",
+                "m.toml: sequence 0: speaker is empty",
             ),
         ] {
             let e = parse(Path::new("m.toml"), text).unwrap_err().to_string();

@@ -245,7 +245,7 @@ pub fn convert_tensor<B: AsRef<[u8]>>(
     // The header was checked against the size of the file, so that the tensor lies in it.
     let length = source.tensor_bytes(tensor)?.len() as u64;
     let start = source.data_start() + tensor.offset();
-    let unread = |error| GgufError::Io {
+    let unread = |error| GgufError::Read {
         file: source.file().into(),
         source: error,
     };

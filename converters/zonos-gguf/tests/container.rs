@@ -64,6 +64,33 @@ fn check_message(name: &str, message: &str, mention: &serde_json::Value) {
     }
 }
 
+/// Bytes behind the last tensor and its padding are counted; a file without the padding has none.
+#[test]
+fn bytes_that_belong_to_nothing() {
+    let hostile = |name: &str| bytes(fixture("hostile").join(name));
+    for name in [
+        "ok_base.gguf",
+        "ok_short_tail.gguf",
+        "ok_alignment_64.gguf",
+        "ok_zero_tensors.gguf",
+        "ok_nothing_at_all.gguf",
+    ] {
+        let mut raw = hostile(name);
+        assert_eq!(read(&raw).unwrap().trailing_bytes(), 0, "{name}");
+        let whole = raw
+            .len()
+            .next_multiple_of(if name.contains("64") { 64 } else { 32 });
+        for behind in [1, 32, 1000] {
+            raw.resize(whole + behind, 0);
+            assert_eq!(
+                read(&raw).unwrap().trailing_bytes(),
+                behind as u64,
+                "{name}"
+            );
+        }
+    }
+}
+
 #[test]
 fn hostile_files() {
     let expected: serde_json::Value =

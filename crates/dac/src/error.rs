@@ -67,7 +67,7 @@ pub enum DacError {
     },
     /// Audio so loud that no codec knows what to make of it.
     #[error(
-        "sample {sample} is {value:e}, {:.0} dB above full scale, which is 1; bring the samples to -1..1",
+        "sample {sample} is {value:e}, {:.0} dB above full scale, which is 1; bring the samples to between -1 and 1",
         20.0 * value.abs().log10()
     )]
     TooLoud {

@@ -73,7 +73,7 @@ pub enum EcapaError {
     },
     /// A sample so far beyond full scale that the squares of its spectrum would not be finite.
     #[error(
-        "sample {index} of the audio is {value:e}, and full scale is 1; bring the samples to -1..1"
+        "sample {index} of the audio is {value:e}, and full scale is 1; bring the samples to between -1 and 1"
     )]
     TooLoud {
         /// The first such sample at the encoder's rate.

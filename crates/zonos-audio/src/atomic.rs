@@ -27,8 +27,19 @@ pub enum FileError {
         /// Its missing folder.
         parent: PathBuf,
     },
+    /// The path is a link that leads nowhere a file could be made.
+    #[error("{}: a link to {}, and the folder of that does not exist; create it, or remove the link", link.display(), target.display())]
+    LinkToNowhere {
+        /// The output, as it was given.
+        link: PathBuf,
+        /// Where the link leads.
+        target: PathBuf,
+    },
+    /// The path is a link that leads back to itself.
+    #[error("{}: a link that leads back to itself; remove it, or give another name", .0.display())]
+    LinkLoop(PathBuf),
     /// The folder of the output is not a folder.
-    #[error("{}: {} is not a folder", target.display(), parent.display())]
+    #[error("{}: {} is not a folder; give a path in one", target.display(), parent.display())]
     ParentNotFolder {
         /// The output.
         target: PathBuf,
@@ -36,7 +47,7 @@ pub enum FileError {
         parent: PathBuf,
     },
     /// The temporary file could not be made, usually for lack of permission.
-    #[error("{}: cannot create a file in {}: {source}", target.display(), parent.display())]
+    #[error("{}: cannot create a file in {}: {source}; give a folder that can be written to", target.display(), parent.display())]
     Create {
         /// The output.
         target: PathBuf,
@@ -46,7 +57,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// Writing or renaming failed, for example because the disk is full.
-    #[error("{}: cannot write: {source}", target.display())]
+    #[error("{}: cannot write: {source}{}", target.display(), if is_full(source) { "; make room, or write elsewhere" } else { "" })]
     Write {
         /// The output.
         target: PathBuf,
@@ -63,6 +74,35 @@ fn bare(error: io::Error) -> io::Error {
         Some((said, _)) if error.get_ref().is_some() => io::Error::new(error.kind(), said),
         _ => error,
     }
+}
+
+/// Whether there was no room, on the disk or by a limit.
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
+
+/// Links that are followed one after the other, as many as Linux follows.
+const MOST_LINKS: usize = 40;
+
+/// The file that a write to `path` is a write to: what symbolic links lead to, whether it exists or not.
+///
+/// A shell that writes into a link does the same. A rename alone would put the file in the link's place.
+///
+/// # Errors
+/// [`FileError::LinkLoop`] where links lead to no end.
+pub fn behind_links(path: impl AsRef<Path>) -> Result<PathBuf, FileError> {
+    let mut end = path.as_ref().to_path_buf();
+    for _ in 0..=MOST_LINKS {
+        match fs::read_link(&end) {
+            // A relative link counts from its own folder; an absolute one replaces all.
+            Ok(to) => end = end.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => return Ok(end),
+        }
+    }
+    Err(FileError::LinkLoop(path.as_ref().to_path_buf()))
 }
 
 /// Temporary files and folders that exist now, so that an interrupt handler can remove them: a process that
@@ -140,8 +180,8 @@ fn discard(list: &mut Vec<PathBuf>) {
 /// A file written under a temporary name beside its target and renamed by [`commit`](Self::commit).
 ///
 /// Dropped without a commit, it leaves nothing behind, and an existing target keeps its old
-/// content. A symbolic link is followed, so the file it points at is replaced. Writes are
-/// buffered. The data are not forced to the disk: this guards against failed runs, not against
+/// content. A symbolic link stays, and the file it leads to is replaced, or made where there is none
+/// yet. Writes are buffered. The data are not forced to the disk: this guards against failed runs, not against
 /// power cuts.
 ///
 /// ```
@@ -167,21 +207,16 @@ impl AtomicFile {
     /// Creates the temporary file beside `target`.
     ///
     /// # Errors
-    /// `target` has no file name, is a directory or a device, or its folder is missing or not
-    /// writable.
+    /// `target` has no file name, is a directory, a device or a link without an end, or its folder is
+    /// missing or not writable.
     pub fn create(target: impl AsRef<Path>) -> Result<Self, FileError> {
-        let mut target = target.as_ref().to_path_buf();
-        match fs::metadata(&target) {
-            Ok(meta) if meta.is_dir() => return Err(FileError::IsDirectory(target)),
-            Ok(meta) if !meta.is_file() => return Err(FileError::NotRegular(target)),
-            Ok(_) => {
-                let link = fs::symlink_metadata(&target).is_ok_and(|m| m.is_symlink());
-                if link && let Ok(real) = fs::canonicalize(&target) {
-                    target = real;
-                }
-            }
-            Err(_) => {}
+        let given = target.as_ref();
+        match fs::metadata(given) {
+            Ok(meta) if meta.is_dir() => return Err(FileError::IsDirectory(given.into())),
+            Ok(meta) if !meta.is_file() => return Err(FileError::NotRegular(given.into())),
+            _ => {}
         }
+        let target = behind_links(given)?;
         // `file_name` ignores a trailing slash, which says that a folder is meant.
         let slash = target
             .as_os_str()
@@ -199,7 +234,12 @@ impl AtomicFile {
             Ok(meta) if meta.is_dir() => {}
             Ok(_) => return Err(FileError::ParentNotFolder { target, parent }),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                return Err(FileError::NoParent { target, parent });
+                return Err(if target == given {
+                    FileError::NoParent { target, parent }
+                } else {
+                    let link = given.into();
+                    FileError::LinkToNowhere { link, target }
+                });
             }
             Err(source) => {
                 return Err(FileError::Create {
@@ -297,11 +337,11 @@ impl Drop for AtomicFile {
 
 impl Write for AtomicFile {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.inner()?.write(buf)
+        self.inner()?.write(buf).map_err(bare)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.inner()?.flush()
+        self.inner()?.flush().map_err(bare)
     }
 }
 
@@ -414,6 +454,39 @@ mod tests {
         file.commit().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&real).unwrap(), b"new");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_lead_to_no_file_yet() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir(at("there")).unwrap();
+        // A relative link to another one, which counts from its own folder.
+        symlink("there/next", at("link")).unwrap();
+        symlink("real", at("there/next")).unwrap();
+        let mut file = AtomicFile::create(at("link")).unwrap();
+        file.write_all(b"new").unwrap();
+        drop(file);
+        assert_eq!((entries(dir.path()), entries(&at("there"))), (2, 1));
+        let mut file = AtomicFile::create(at("link")).unwrap();
+        file.write_all(b"new").unwrap();
+        file.commit().unwrap();
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+        assert_eq!(fs::read(at("there/real")).unwrap(), b"new");
+        assert_eq!((entries(dir.path()), entries(&at("there"))), (2, 2));
+
+        symlink("gone/real", at("lost")).unwrap();
+        let error = AtomicFile::create(at("lost")).unwrap_err();
+        assert!(matches!(error, FileError::LinkToNowhere { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("lost: a link to ") && text.contains("gone/real"));
+        symlink("round", at("about")).unwrap();
+        symlink("about", at("round")).unwrap();
+        let error = AtomicFile::create(at("round")).unwrap_err();
+        assert!(matches!(error, FileError::LinkLoop(_)), "{error}");
+        assert_eq!((entries(dir.path()), entries(&at("there"))), (5, 2));
     }
 
     #[cfg(unix)]

@@ -41,7 +41,7 @@ pub enum CodesError {
     },
     /// A value outside its codebook.
     #[error(
-        "code {value} at frame {frame}, codebook {codebook} is out of range; expected 0..={highest}{}",
+        "code {value} at frame {frame}, codebook {codebook} is out of range; expected 0 to {highest}{}",
         markers_note(markers)
     )]
     Value {
@@ -373,7 +373,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            e.contains("10 at frame 1, codebook 0") && e.contains("0..=9"),
+            e.contains("10 at frame 1, codebook 0") && e.contains("0 to 9"),
             "{e}"
         );
         assert!(

@@ -45,7 +45,7 @@ pub mod wav;
 pub mod waveform;
 
 pub use atomic::{
-    AtomicFile, FileError, Unfinished, discard_unfinished, exit_discarding_unfinished,
+    AtomicFile, FileError, Unfinished, behind_links, discard_unfinished, exit_discarding_unfinished,
 };
 pub use codes::{CodeLimits, Codes, CodesError};
 pub use fade::FadeOut;

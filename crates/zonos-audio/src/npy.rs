@@ -28,7 +28,7 @@ pub const INTEGER_TOLERANCE: f64 = 1e-3;
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
     /// The file could not be opened or read.
-    #[error("{}: cannot read: {source}", path.display())]
+    #[error("{}: {}", path.display(), unread(source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -60,6 +60,15 @@ pub enum NpyError {
     /// The file could not be written.
     #[error(transparent)]
     Write(#[from] FileError),
+}
+
+/// Why a file was not read, and what to do about it.
+fn unread(source: &io::Error) -> String {
+    let remedy = match source.kind() {
+        io::ErrorKind::NotFound => "; check its name and folder",
+        _ => "",
+    };
+    format!("cannot read: {source}{remedy}")
 }
 
 impl NpyError {
@@ -374,7 +383,7 @@ fn open(path: &Path) -> io::Result<(BufReader<File>, u64)> {
     let regular = |meta: &std::fs::Metadata| {
         meta.is_file()
             .then_some(())
-            .ok_or_else(|| io::Error::other("not a regular file"))
+            .ok_or_else(|| io::Error::other("not a regular file; give a .npy file"))
     };
     regular(&std::fs::metadata(path)?)?;
     let file = File::open(path)?;
@@ -1082,7 +1091,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.npy");
         let missing = read(&path).unwrap_err().to_string();
-        assert!(missing.contains("x.npy"), "{missing}");
+        assert!(
+            missing.ends_with("; check its name and folder"),
+            "{missing}"
+        );
         assert!(read(dir.path()).is_err());
         write_f32(&path, &[2, 2], &[1.0, -2.5, 0.0, f32::MAX]).unwrap();
         let back = read(&path).unwrap();

@@ -47,7 +47,7 @@ pub enum ReferenceError {
     },
     /// A magnitude above [`MAX_PEAK`].
     #[error(
-        "the reference audio is too loud: it peaks at {peak:.1e}, {:.0} dB above full scale, which is 1; bring its samples to -1..1",
+        "the reference audio is too loud: it peaks at {peak:.1e}, {:.0} dB above full scale, which is 1; bring its samples to between -1 and 1",
         20.0 * peak.log10()
     )]
     TooLoud {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use zonos_audio::encode::AudioFormat;
-use zonos_audio::{AtomicFile, ScratchFolder, Unfinished};
+use zonos_audio::{AtomicFile, ScratchFolder, Unfinished, behind_links};
 use zonos_checkpoint::Checkpoint;
 
 use crate::failure::{Failure, one_line, stdout_failure};
@@ -122,7 +122,10 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         ));
     }
     if !folder.is_dir() {
-        return Err(anyhow!("{} is not a folder", folder.display()));
+        return Err(anyhow!(
+            "{} is not a folder; give the name of one",
+            folder.display()
+        ));
     }
     tempfile::Builder::new()
         .prefix(".zonos-probe-")
@@ -131,7 +134,7 @@ pub(crate) fn check_folder(folder: &Path) -> anyhow::Result<()> {
         .map_err(|error| {
             anyhow!(
                 // As for a file whose folder is not writable.
-                "cannot create a file in {}: {}",
+                "cannot create a file in {}: {}; give a folder that can be written to",
                 folder.display(),
                 error
                     .get_ref()
@@ -146,6 +149,13 @@ pub(crate) fn check_folder_or_parent(folder: &Path) -> Result<(), Failure> {
     no_dash(folder)?;
     if folder.exists() {
         check_folder(folder)?;
+    } else if let Ok(to) = folder.read_link() {
+        // No folder can be made in the place of a link.
+        return Err(Failure::failed(format!(
+            "{}: a link to {}, which does not exist; create that folder, or remove the link",
+            folder.display(),
+            to.display()
+        )));
     } else {
         check_folder(folder_of(folder))
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
@@ -212,7 +222,8 @@ impl Staging {
         self.scratch.path()
     }
 
-    /// Moves all files into the folder.
+    /// Moves all files into the folder. A link among those of the same names is replaced, not followed:
+    /// what it leads to lies in a folder that nobody gave.
     pub(crate) fn commit(self) -> Result<(), Failure> {
         let failed = || format!("cannot write into {}", self.folder.display());
         let mut files = Vec::new();
@@ -337,11 +348,13 @@ fn is_voice(path: &Path) -> bool {
 /// The file behind a path, whatever links lead to it.
 fn place(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| {
-        let folder = folder_of(path);
+        // Nothing is there yet, but a link may lead there.
+        let end = behind_links(path).unwrap_or_else(|_| path.to_path_buf());
+        let folder = folder_of(&end);
         let folder = folder
             .canonicalize()
             .unwrap_or_else(|_| folder.to_path_buf());
-        folder.join(path.file_name().unwrap_or(OsStr::new("")))
+        folder.join(end.file_name().unwrap_or(OsStr::new("")))
     })
 }
 
@@ -450,6 +463,8 @@ mod tests {
             std::fs::write(&a, "").unwrap();
             let link = dir.path().join("link");
             std::os::unix::fs::symlink(&a, &link).unwrap();
+            assert!(distinct(&[("-o", &a), ("--codes", &link)]).is_err());
+            std::fs::remove_file(&a).unwrap();
             assert!(distinct(&[("-o", &a), ("--codes", &link)]).is_err());
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use zonos_audio::{AtomicFile, npy};
+use zonos_audio::{AtomicFile, NpyData, npy};
 use zonos_tts::Speaker;
 use zonos2::{Sequence, Zonos2Config};
 
@@ -30,6 +30,11 @@ pub(crate) fn read_rows(
         ),
     }
     let array = npy::read(path)?;
+    ensure!(
+        !matches!(array.data(), NpyData::Bool(_)),
+        "{}: descr: expected whole numbers (int8 to int64, uint8 to uint64, or floats that hold whole numbers), found truth values (bool), which are no ids; save the ids as int32",
+        path.display()
+    );
     let mut sequence = Sequence::new(array.to_i32()?);
     sequence.speaker = speaker.map(|speaker| (speaker.vector, speaker.position));
     sequence

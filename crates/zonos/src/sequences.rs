@@ -1,16 +1,15 @@
 //! Sequences to evaluate a model on: id files on the command line, or a manifest.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use zonos_gguf::manifest;
 use zonos_tts::{Speaker, Voice};
 use zonos2::{Sequence, Zonos2Config};
 
 use crate::args::takes_voices;
 use crate::failure::Failure;
+use crate::reading::text_file;
 use crate::{output, rows};
 
 /// A manifest lists files; one beyond this is something else.
@@ -35,15 +34,9 @@ impl Corpus {
     /// Everything that a manifest lists.
     pub(crate) fn of_manifest(path: &Path, config: &Zonos2Config) -> Result<Self, Failure> {
         let name = path.display();
-        let meta = fs::metadata(path).with_context(|| format!("{name}: cannot read"))?;
-        if !meta.is_file() || meta.len() > MOST_BYTES {
-            return Err(Failure::failed(format!(
-                "{name}: not a regular file of at most {} MiB, so no manifest",
-                MOST_BYTES >> 20
-            )));
-        }
-        let text = fs::read_to_string(path).with_context(|| format!("{name}: cannot read"))?;
-        let entries = manifest::parse(path, &text)?;
+        let text = text_file(path, MOST_BYTES, "manifest")?;
+        // Editors on Windows put a byte order mark before a text.
+        let entries = manifest::parse(path, text.trim_start_matches('\u{feff}'))?;
         if entries.is_empty() {
             return Err(Failure::failed(format!("{name}: lists no sequence")));
         }
@@ -54,6 +47,21 @@ impl Corpus {
         // Many sequences share a voice.
         let mut voices: HashMap<PathBuf, Vec<f32>> = HashMap::new();
         for entry in entries {
+            let listed = [Some(&entry.ids), entry.speaker.as_ref()];
+            if let Some(gone) = listed.into_iter().flatten().find(|file| !file.exists()) {
+                let toml = path
+                    .extension()
+                    .is_some_and(|e| e.eq_ignore_ascii_case("toml"));
+                let blanks = if toml {
+                    ""
+                } else {
+                    ", and those with blanks take a .toml manifest"
+                };
+                return Err(Failure::failed(format!(
+                    "{name}: lists {}, and there is no such file; names are relative to the manifest's folder{blanks}",
+                    gone.display()
+                )));
+            }
             let speaker = match &entry.speaker {
                 None => None,
                 Some(file) => {

@@ -1,11 +1,14 @@
 //! From `--model` and `--codec` to open checkpoints.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use zonos_checkpoint::hub::Hub;
-use zonos_checkpoint::{Checkpoint, FileBytes, LoadOptions, LoadReport, ModelKind, OpenOptions};
+use zonos_checkpoint::{
+    Checkpoint, FileBytes, LoadOptions, LoadReport, ModelKind, OpenOptions, TensorInfo,
+};
 use zonos2::{ConfigError, Zonos2, Zonos2Config, Zonos2Error};
 
 use crate::failure::Failure;
@@ -118,7 +121,10 @@ pub(crate) fn beside(model: &str, names: &[&str]) -> Option<PathBuf> {
 /// The bytes of a file that is no checkpoint.
 pub(crate) fn file_bytes(path: &Path) -> Result<FileBytes, Failure> {
     if !path.exists() {
-        return Err(Failure::failed(format!("{}: no such file", path.display())));
+        return Err(Failure::failed(format!(
+            "{}: no such file; check its name and folder",
+            path.display()
+        )));
     }
     Ok(FileBytes::open(path)?)
 }
@@ -220,6 +226,38 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
         "{}: holds the weights of another model ({found}); expected those of: {wanted}",
         checkpoint.path().display()
     )))
+}
+
+/// Which tensors are quantised, if any: how many, of which types, the first of them.
+pub(crate) fn quantised(checkpoint: &Checkpoint) -> Option<String> {
+    let mut types = BTreeSet::new();
+    let quantised = checkpoint.names().filter(|name| {
+        let info = checkpoint.info(name).filter(|info| info.blocks.is_some());
+        types.extend(info.map(TensorInfo::type_name));
+        info.is_some()
+    });
+    let (names, count) = first_names(quantised)?;
+    let types: Vec<String> = types.into_iter().collect();
+    let tensors = if count == 1 {
+        "tensor is"
+    } else {
+        "tensors are"
+    };
+    Some(format!(
+        "{}: {count} {tensors} quantised ({}; {names})",
+        checkpoint.path().display(),
+        types.join(", ")
+    ))
+}
+
+/// Says on stderr, and returns for reports, that `made` come of a model that lost precision.
+pub(crate) fn warn_quantised(checkpoint: &Checkpoint, made: &str) -> Option<String> {
+    let quantised = quantised(checkpoint)?;
+    let told = format!(
+        "{quantised}: {made} of a model that has lost precision tell less of the original; take the unquantised file"
+    );
+    output::note(false, format_args!("warning: {told}"));
+    Some(told)
 }
 
 /// Loads the weights of an opened backbone, and says which of them are no numbers.

@@ -230,7 +230,7 @@ fn integers_are_no_samples_at_a_known_scale() {
     let args = ["embed", &out, "--wav24k", &pcm, "--model", &model];
     work.refuses(
         1,
-        &["pcm.npy", "integers", "float32 samples in -1..1"],
+        &["pcm.npy", "integers", "float32 samples between -1 and 1"],
         &args,
     );
     // As floats of the same size they are too loud.

@@ -331,10 +331,34 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["empty.toml", "lists no sequence"],
         &["--manifest", &empty],
     );
+    let nobody = write("nobody.toml", "[[sequence]]\nids = ''");
+    perplexity(
+        1,
+        &["nobody.toml", "ids is empty"],
+        &["--manifest", &nobody],
+    );
+    let words = write("words.txt", "trace 000.npy");
+    perplexity(
+        1,
+        &["words.txt: lists", "blanks", ".toml"],
+        &["--manifest", &words],
+    );
+    for name in ["marked.toml", "marked.txt"] {
+        let text = if name.ends_with("toml") {
+            "\u{feff}[[sequence]]\nids = 'trace-000.npy'"
+        } else {
+            "\u{feff}trace-000.npy\n"
+        };
+        run(0, &["perplexity", &model, "--manifest", &write(name, text)]);
+    }
     let typo = write("typo.toml", "[[sequence]]\nid = 'a'");
     perplexity(1, &["typo.toml", "line 2"], &["--manifest", &typo]);
     let gone = write("gone.txt", "gone.npy");
-    perplexity(1, &["corpus/gone.npy"], &["--manifest", &gone]);
+    perplexity(
+        1,
+        &["gone.txt: lists", "corpus/gone.npy", "relative to"],
+        &["--manifest", &gone],
+    );
     let beyond = write("beyond.txt", "trace-000.npy voice-00.npy 100000");
     perplexity(
         1,
@@ -365,6 +389,37 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["no event"],
         &[&pads, "--save-base", &work.arg("no.kld")],
     );
+    // Ids that are none: truth values, halves that may have been rounded, fractions.
+    let array = |name: &str, descr: &str, element: &[u8]| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (2, 10), }}\n");
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+        bytes.extend(element.repeat(20));
+        fs::write(work.path(name), bytes).unwrap();
+        work.arg(name)
+    };
+    let truth = array("truth.npy", "|b1", &[1]);
+    perplexity(
+        1,
+        &[
+            "truth.npy",
+            "bool",
+            "int8 to int64",
+            "uint8 to uint64",
+            "int32",
+        ],
+        &[&truth],
+    );
+    let halves = array("halves.npy", "<f2", &0x6800u16.to_le_bytes());
+    perplexity(1, &["halves.npy", "2048", "<i4"], &[&halves]);
+    let fractions = array("fractions.npy", "<f4", &0.5f32.to_le_bytes());
+    perplexity(
+        1,
+        &["fractions.npy", "[0, 0] is 0.5", "whole number"],
+        &[&fractions],
+    );
+    run(0, &["perplexity", &model, &array("bytes.npy", "|u1", &[1])]);
     // Base files.
     let base = work.arg("ref.kld");
     run(
@@ -418,6 +473,11 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["text.kld", "row 0, column 9", "600"],
         &["--base", &beyond],
     );
+    // A path that is none.
+    for line in [&["inspect", ""][..], &["convert", "", "a.gguf"]] {
+        let output = zonos().args(line).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+    }
     // Weights that are no numbers.
     common::edit_tensor(
         &work.path("model/model.safetensors"),
@@ -425,6 +485,13 @@ fn what_is_no_corpus_is_refused_by_name() {
         |bytes| bytes[..2].copy_from_slice(&[0xff, 0x7f]),
     );
     perplexity(1, &["sequence 0, row", "layer 3"], &[&ids]);
+    let gguf = work.arg("nan.gguf");
+    let needles = [
+        "model.safetensors: tensor 'blk.3.ffn_norm.weight'",
+        "NaN",
+        "--check",
+    ];
+    work.refuses(1, &needles, &["convert", &model, &gguf]);
     let manifest = work.arg("corpus/manifest.toml");
     let out = work.arg("i.bin");
     work.refuses(
@@ -462,6 +529,127 @@ fn a_corpus_is_refused_where_it_would_mix_or_say_nothing() {
         &["--texts"],
         &["corpus", &model, "-o", &out, "--texts", &silent],
     );
+}
+
+/// What cannot be read or written is told by its path, with what to do.
+#[test]
+fn paths_that_lead_nowhere_are_told() {
+    let work = Work::new();
+    let model = work.model();
+    let (gone, out, small) = (work.arg("gone"), work.arg("out"), work.arg("small.gguf"));
+    fs::write(work.path("file"), b"a\xff").unwrap();
+    let file = work.arg("file");
+    let (beyond, bin) = (work.arg("gone/out.gguf"), work.arg("i.bin"));
+    for (needles, line) in [
+        (
+            ["gone: no such file", "check"],
+            vec!["quantize", &gone, &small, "q4_k"],
+        ),
+        (
+            ["gone: no such file", "give"],
+            vec!["corpus", &gone, "-o", &out],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["corpus", &model, "-o", &out, "--texts", &gone],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["corpus", &model, "-o", &out, "--voices", &gone],
+        ),
+        (
+            ["file: a file", "folder"],
+            vec!["corpus", &model, "-o", &out, "--voices", &file],
+        ),
+        (
+            ["file: byte 1", "UTF-8"],
+            vec!["corpus", &model, "-o", &out, "--texts", &file],
+        ),
+        (
+            ["file is not a folder", "give"],
+            vec!["corpus", &model, "-o", &file],
+        ),
+        (
+            ["gone does not exist", "create"],
+            vec!["corpus", &model, "-o", &beyond],
+        ),
+        (
+            ["gone: cannot read", "check"],
+            vec!["perplexity", &model, &gone],
+        ),
+        (
+            ["model: cannot read", "give"],
+            vec!["perplexity", &model, &model],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["perplexity", &model, "--base", &gone],
+        ),
+        (
+            ["gone: no such file", "check"],
+            vec!["perplexity", &model, "--manifest", &gone],
+        ),
+        (
+            ["file: byte 1", "no manifest"],
+            vec!["imatrix", &model, "--manifest", &file, "-o", &bin],
+        ),
+        (
+            ["gone does not exist", "create"],
+            vec!["convert", &model, &beyond],
+        ),
+    ] {
+        work.refuses(1, &needles, &line);
+    }
+}
+
+/// A corpus and importances are an original's.
+#[test]
+fn a_model_that_lost_precision_is_told_where_an_original_is_meant() {
+    let work = Work::new();
+    corpus(&work);
+    let (manifest, bin) = (work.arg("corpus/manifest.toml"), work.arg("i.bin"));
+    let corpus = work.arg("again");
+    for (t, warned) in [("q8_0", true), ("f16", false)] {
+        let model = work.arg(&format!("{t}.gguf"));
+        run(0, &["convert", &work.model(), &model, "--type", t]);
+        for (i, line) in [
+            vec!["corpus", &model, "-o", &corpus, "--frames", "2", "--force"],
+            vec!["imatrix", &model, "--manifest", &manifest, "-o", &bin],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let quiet = [line.clone(), vec!["--quiet"]].concat();
+            let said = String::from_utf8(run(0, &quiet).stderr).unwrap();
+            let told = ["q8_0.gguf: ", "(Q8_0; blk.", "take the unquantised file"];
+            for part in told {
+                assert_eq!(said.contains(part), warned, "{part}: {said}");
+            }
+            let warnings = &run_json(0, &line)["warnings"];
+            assert_eq!(
+                warnings.as_array().unwrap().len(),
+                usize::from(warned),
+                "{i}"
+            );
+        }
+    }
+}
+
+/// Flags tell their ranges in words.
+#[test]
+fn numbers_out_of_range_are_refused_in_words() {
+    for (flag, bad, told) in [
+        ("--frames", "0", "from 1 to 4294967295"),
+        ("--frames", "99999999999", "from 1 to 4294967295"),
+        ("--seed", "-1", "from 0 to 18446744073709551615"),
+        ("--threads", "0", "from 1 to 1024"),
+    ] {
+        let output = zonos().args(["corpus", "m", "-o", "c", flag, bad]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(told) && !said.contains(".."), "{said}");
+    }
 }
 
 /// A GGUF file with one expert stack and a spine; `architecture` none leaves the key out.
@@ -603,8 +791,15 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
         said.contains("warning: 1 tensor") && said.contains("ffn_up_exps"),
         "{said}"
     );
+    assert!(said.contains("already and lost more"), "{said}");
     let report = run_json(0, &["quantize", &to, &again, "q8_0"]);
     assert_eq!(report["requantized"][0], "blk.0.ffn_up_exps.weight");
+    let output = run(0, &["quantize", &to, &again, "f16"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("already, which no type brings back"),
+        "{said}"
+    );
     // Importances that fit nothing.
     let mut imatrix = Imatrix::default();
     let entry = zonos_gguf::ImatrixEntry::new(1, 2, vec![1.0; 2]).unwrap();
@@ -618,6 +813,25 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
     let output = run(0, &["quantize", &from, &to, "q4_k", "--imatrix", &i]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("blk.7.ffn_up_exps.weight"), "{said}");
+    // Importances of nothing: no expert was given rows enough.
+    let entry = zonos_gguf::ImatrixEntry::new(2, 256, vec![0.0; 512]).unwrap();
+    let none = [("blk.0.ffn_up_exps.weight".to_owned(), entry)];
+    let none = Imatrix {
+        entries: none.into(),
+    };
+    for (none, t) in [
+        (&none, "q4_k"),
+        (&Imatrix::default(), "q4_k"),
+        (&none, "q8_0"),
+    ] {
+        let mut bytes = Vec::new();
+        none.write(&mut bytes).unwrap();
+        fs::write(work.path("i.bin"), bytes).unwrap();
+        let output = run(0, &["quantize", &from, &to, t, "--imatrix", &i]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.matches("changes nothing").count(), 1, "{said}");
+        assert_eq!(said.contains("of no expert"), t == "q4_k", "{said}");
+    }
     fs::write(work.path("cut.bin"), &bytes[..20]).unwrap();
     let cut = work.arg("cut.bin");
     fs::remove_file(work.path("out.gguf")).unwrap();
@@ -627,11 +841,13 @@ fn the_spine_keeps_its_bits_unless_one_insists() {
         &["quantize", &from, &to, "q4_k", "--imatrix", &cut],
     );
     // Files of others, damaged files.
-    for architecture in [Some("llama"), None] {
+    let long = "x".repeat(1 << 20);
+    for architecture in [Some("llama"), Some(&long), None] {
         small_gguf(&work.path("other.gguf"), architecture);
         let other = work.arg("other.gguf");
         let refused = ["quantize", &other, &to, "q4_k"];
-        work.refuses(1, &["other.gguf", "general.architecture"], &refused);
+        let said = work.refuses(1, &["other.gguf", "general.architecture"], &refused);
+        assert!(said.len() < 600, "{} bytes", said.len());
     }
     fs::write(work.path("cut.gguf"), &before[..before.len() - 100]).unwrap();
     let cut = work.arg("cut.gguf");

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use burn::tensor::Device;
-use common::{Work, goldens, run, run_json};
+use common::{Work, goldens, run, run_json, zonos};
 use zonos_gguf::GgufFile;
 use zonos_nn::Tap;
 use zonos2::{Prompt, Sequence, Zonos2};
@@ -281,10 +281,138 @@ fn metadata_are_refused_by_key() {
         let arguments = [
             "tts", "Hello.", "-o", &out, "--model", &bad, "--codec", &codec,
         ];
-        let output = common::zonos().args(arguments).output().unwrap();
+        let output = zonos().args(arguments).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{key}: {said}");
         assert!(said.contains(key) && said.contains(needle), "{key}: {said}");
         assert!(!said.contains("params.json of"), "{key}: {said}");
     }
+}
+
+/// A file of one tensor, with `metadata` and bytes of nothing behind it.
+fn tiny_gguf(path: &Path, metadata: &zonos_gguf::Metadata, behind: usize) {
+    let tensor = zonos_gguf::NewTensor {
+        name: "a".into(),
+        dims: vec![8],
+        ggml_type: zonos_gguf::GgmlType::F32,
+    };
+    let tensors = std::slice::from_ref(&tensor);
+    let mut writer = zonos_gguf::GgufWriter::new(Vec::new(), "tiny", metadata, tensors).unwrap();
+    writer.write("a", &[0; 32]).unwrap();
+    let mut bytes = writer.finish().unwrap();
+    bytes.resize(bytes.len() + behind, 7);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn endless_metadata_are_cut_for_people_and_whole_for_programs() {
+    use zonos_gguf::{Array, Metadata, Value};
+    let work = Work::new();
+    let template = "{% for message in messages %}".repeat(100_000);
+    let mut metadata = Metadata::new();
+    metadata.set("tokenizer.chat_template", Value::String(template.clone()));
+    metadata.set("tokenizer.scores", Value::Array(Array::of_i32(&[7; 4000])));
+    metadata.set("general.name", Value::String("short".into()));
+    tiny_gguf(&work.path("a.gguf"), &metadata, 0);
+    let file = work.arg("a.gguf");
+    let shown = String::from_utf8(run(0, &["inspect", &file]).stdout).unwrap();
+    assert!(shown.len() < 2000, "{} bytes", shown.len());
+    for part in ["… (2,900,000 characters)", "… (4,000 values)", "\"short\""] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let report = run_json(0, &["inspect", &file]);
+    assert_eq!(report["metadata"]["tokenizer.chat_template"], template);
+    let scores = report["metadata"]["tokenizer.scores"].as_array().unwrap();
+    assert_eq!(scores.len(), 4000);
+}
+
+#[test]
+fn bytes_that_belong_to_nothing_are_told() {
+    let work = Work::new();
+    let file = work.arg("a.gguf");
+    for (behind, told) in [
+        (0, None),
+        (1, Some("1 byte after")),
+        (100, Some("100 bytes after")),
+    ] {
+        tiny_gguf(&work.path("a.gguf"), &zonos_gguf::Metadata::new(), behind);
+        let shown = String::from_utf8(run(0, &["inspect", &file]).stdout).unwrap();
+        let report = run_json(0, &["inspect", &file]);
+        let notices = report["notices"].as_array().unwrap();
+        assert_eq!(notices.len(), usize::from(told.is_some()), "{report}");
+        match told {
+            Some(told) => {
+                assert!(notices[0].as_str().unwrap().contains(told), "{report}");
+                assert!(shown.contains(told), "{shown}");
+            }
+            None => assert!(!shown.contains("after the last tensor"), "{shown}"),
+        }
+    }
+    // Loading and quantising say it, too.
+    let model = work.arg("model.gguf");
+    run(0, &["convert", &work.model(), &model]);
+    let mut bytes = fs::read(&model).unwrap();
+    bytes.extend(b"junk");
+    fs::write(&model, bytes).unwrap();
+    let (ids, small) = (work.arg("ids.npy"), work.arg("small.gguf"));
+    for args in [
+        ["prompt", "Hi", &ids, "--model", &model],
+        ["quantize", &model, &small, "q8_0", "--force"],
+    ] {
+        let said = String::from_utf8(run(0, &args).stderr).unwrap();
+        let told = "model.gguf: 4 bytes after the last tensor";
+        assert!(said.contains(told), "{args:?}: {said}");
+    }
+    let report = run_json(0, &["quantize", &model, &small, "q8_0"]);
+    let told = report["warnings"][0].as_str().unwrap();
+    assert!(told.contains("4 bytes after the last tensor"), "{report}");
+    let back = run_json(0, &["inspect", &small]);
+    assert_eq!(back["notices"], serde_json::json!([]));
+}
+
+/// The layout of a codec has no place for its encoder, and of a backbone none for what training left.
+#[test]
+fn what_a_gguf_file_leaves_out_is_told() {
+    let work = Work::new();
+    let (codec, out) = (fixture("dac/tiny/weights.pth"), work.arg("dac.gguf"));
+    let convert = |arguments: &[&str]| {
+        let line = [&["convert"], arguments].concat();
+        String::from_utf8(run(0, &line).stderr).unwrap()
+    };
+    // A warning is said with --quiet, too.
+    let said = convert(&[&codec, &out, "--quiet"]);
+    for part in [
+        "warning: ",
+        "dac.gguf: 146 tensors",
+        "encoder.block.0.bias",
+        "does not encode",
+        ".safetensors and .bpk keep",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let report = run_json(0, &["convert", &codec, &out]);
+    assert_eq!(report["left_out"].as_array().unwrap().len(), 146);
+    // So is what was lost before, and cannot come back.
+    let (half, back) = (work.arg("q8_0.gguf"), work.arg("back.gguf"));
+    convert(&[&work.model(), &half, "--type", "q8_0"]);
+    let said = convert(&[&half, &back]);
+    assert!(
+        said.contains("q8_0.gguf: ") && said.contains("(Q8_0; blk.") && said.contains("decoded"),
+        "{said}"
+    );
+    assert!(!convert(&[&back, &half]).contains("quantised"));
+    // Decoding alone was in it, and is.
+    let again = work.arg("again.gguf");
+    assert!(!convert(&[&out, &again]).contains("left out"));
+    let kept = work.arg("dac.safetensors");
+    assert!(!convert(&[&codec, &kept]).contains("left out"));
+
+    let backbone = fixture("zonos2/tiny/model.pth");
+    let said = convert(&[&backbone, &work.arg("model.gguf")]);
+    assert!(
+        said.contains("note: ") && said.contains("ent_denom"),
+        "{said}"
+    );
+    let encoder = fixture("ecapa/tiny/hf");
+    assert!(!convert(&[&encoder, &work.arg("e.gguf")]).contains("left out"));
 }

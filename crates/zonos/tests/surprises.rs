@@ -55,6 +55,19 @@ fn a_conversion_loses_no_tensor() {
     checkpoint(&work.path("a.safetensors"), &["kept"], &["lost.weight"]);
     let (from, to) = (work.arg("a.safetensors"), work.arg("b.bpk"));
     work.refuses(1, &["lost.weight"], &["convert", &from, &to]);
+    // A GGUF file with a format that is not decoded: 256 values of IQ3_XXS are 98 bytes.
+    let tensor = zonos_gguf::NewTensor {
+        name: "lost.weight".into(),
+        dims: vec![256],
+        ggml_type: zonos_gguf::GgmlType::Iq3Xxs,
+    };
+    let tensors = std::slice::from_ref(&tensor);
+    let metadata = zonos_gguf::Metadata::new();
+    let mut writer = zonos_gguf::GgufWriter::new(Vec::new(), "a", &metadata, tensors).unwrap();
+    writer.write("lost.weight", &[0; 98]).unwrap();
+    let gguf = work.arg("a.gguf");
+    fs::write(&gguf, writer.finish().unwrap()).unwrap();
+    work.refuses(1, &["lost.weight", "lost"], &["convert", &gguf, &to]);
     checkpoint(&work.path("a.safetensors"), &["kept"], &[]);
     let report = run_json(0, &["convert", &from, &to]);
     assert_eq!(report["skipped"], serde_json::json!([]));
@@ -494,9 +507,9 @@ fn a_negative_number_is_told_its_range() {
     let work = Work::new();
     for (flag, needle) in [
         ("--temperature", "from 0 to 100"),
-        ("--max-frames", "not in"),
+        ("--max-frames", "a whole number from 1 to"),
         ("--fade-out-ms", "from 0 to"),
-        ("--threads", "not in"),
+        ("--threads", "a whole number from 1 to"),
         ("--loop-breaker", "from 0 to"),
     ] {
         work.refuses(
@@ -629,7 +642,134 @@ fn a_write_that_fails_names_the_file_that_was_asked_for() {
     let stderr = work.refuses_with(
         &mut limited(&format!("convert '{codec}' '{to}'")),
         1,
-        &["b.safetensors", "too large"],
+        &["b.safetensors", "too large", "make room"],
     );
     assert!(!stderr.contains(".zonos-"), "{stderr}");
+    let (f16, base) = (work.arg("f16.gguf"), work.arg("a.kld"));
+    let corpus = work.arg("corpus");
+    run(0, &["convert", &model, &f16]);
+    run(0, &["corpus", &model, "-o", &corpus, "--frames", "9"]);
+    for (line, name) in [
+        (
+            format!("convert '{model}' '{to}.gguf'"),
+            "b.safetensors.gguf",
+        ),
+        (
+            format!("quantize '{f16}' '{to}.gguf' q8_0"),
+            "b.safetensors.gguf",
+        ),
+        (
+            format!("perplexity '{model}' '{corpus}/trace-000.npy' --save-base '{base}'"),
+            "a.kld",
+        ),
+    ] {
+        let needles = [name, "cannot write", "too large", "make room"];
+        let stderr = work.refuses_with(&mut limited(&line), 1, &needles);
+        assert!(!stderr.contains(".part"), "{stderr}");
+    }
+}
+
+/// An output that is a link to a file that is not there yet makes that file, and the link stays.
+#[cfg(unix)]
+#[test]
+fn outputs_go_through_links() {
+    use std::os::unix::fs::symlink;
+    let work = Work::new();
+    let model = work.model();
+    fs::create_dir(work.path("there")).unwrap();
+    let (corpus, f16) = (work.arg("corpus"), work.arg("f16.gguf"));
+    run(0, &["corpus", &model, "-o", &corpus, "--frames", "2"]);
+    run(0, &["convert", &model, &f16]);
+    let (manifest, ids) = (
+        work.arg("corpus/manifest.toml"),
+        work.arg("corpus/trace-000.npy"),
+    );
+    for (name, line) in [
+        ("a.gguf", vec!["convert", &model, "OUT"]),
+        ("a.safetensors", vec!["convert", &model, "OUT"]),
+        ("a.bpk", vec!["convert", &model, "OUT"]),
+        ("b.gguf", vec!["quantize", &f16, "OUT", "q8_0"]),
+        (
+            "i.bin",
+            vec!["imatrix", &model, "--manifest", &manifest, "-o", "OUT"],
+        ),
+        (
+            "r.kld",
+            vec!["perplexity", &model, &ids, "--save-base", "OUT"],
+        ),
+    ] {
+        let (link, real) = (work.path(name), work.path(&format!("there/{name}")));
+        symlink(format!("there/{name}"), &link).unwrap();
+        let out = link.display().to_string();
+        let at = |to: &str| -> Vec<String> {
+            let line = line
+                .iter()
+                .map(|word| if *word == "OUT" { to } else { word });
+            line.map(str::to_owned).collect()
+        };
+        let go = |line: &[String]| {
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            run(0, &line)
+        };
+        go(&at(&out));
+        let first = fs::read(&real).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{name}");
+        // What is there is replaced, and the link stays again.
+        fs::write(&real, "old").unwrap();
+        go(&at(&out));
+        assert!(fs::read(&real).unwrap() == first, "{name}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "{name}");
+
+        fs::remove_file(&link).unwrap();
+        for (to, needle) in [
+            ("gone/x".to_owned(), "a link to "),
+            (out.clone(), "back to itself"),
+        ] {
+            symlink(to, &link).unwrap();
+            let line = at(&out);
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            work.refuses(1, &[name, needle], &line);
+            fs::remove_file(&link).unwrap();
+        }
+    }
+    let hidden = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.as_encoded_bytes().starts_with(b".")
+    };
+    assert!(!work.entries().iter().any(hidden), "{:?}", work.entries());
+    // The ending that was given chooses the format, in any case, whatever the link leads to.
+    for (name, format) in [
+        ("c.SafeTensors", "safetensors"),
+        ("c.Bpk", "burnpack"),
+        ("c.GGUF", "gguf"),
+    ] {
+        symlink("there/data", work.path(name)).unwrap();
+        run(0, &["convert", &model, &work.arg(name)]);
+        let found = run_json(0, &["inspect", &work.arg("there/data")]);
+        assert_eq!(found["format"], format, "{name}");
+    }
+    // Two names of one file that is not there yet.
+    symlink("there/k.npy", work.path("k.npy")).unwrap();
+    let (link, real) = (work.arg("k.npy"), work.arg("there/k.npy"));
+    work.refuses(
+        2,
+        &["same file"],
+        &[
+            "generate",
+            &ids,
+            &link,
+            "--model",
+            &model,
+            "--dump-ids",
+            &real,
+        ],
+    );
+    // No folder can be made in the place of a link.
+    symlink("gone", work.path("folder")).unwrap();
+    let folder = work.arg("folder");
+    work.refuses(
+        1,
+        &["folder: a link to gone", "create that folder"],
+        &["corpus", &model, "-o", &folder],
+    );
 }

@@ -186,8 +186,7 @@ fn the_doctor_finds_this_build_healthy() {
 #[test]
 fn the_doctor_tells_which_instructions_run() {
     let doctor = |isa: &str| {
-        let output = assert_cmd::Command::cargo_bin("zonos")
-            .unwrap()
+        let output = common::zonos()
             .args(["doctor", "--json"])
             .env("ZONOS_ISA", isa)
             .output()
@@ -207,6 +206,44 @@ fn the_doctor_tells_which_instructions_run() {
         stderr.contains("neon9") && stderr.contains("plain"),
         "{stderr}"
     );
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+}
+
+/// Not the doctor alone tells of an instruction set that cannot be had.
+#[test]
+fn an_unknown_instruction_set_is_told_by_every_command() {
+    let codec = fixtures().join("dac/tiny/weights.pth");
+    let inspect = |isa: &str| {
+        let mut command = common::zonos();
+        command.args(["inspect", "--quiet"]).arg(&codec);
+        let output = command.env("ZONOS_ISA", isa).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for isa in ["", "plain"] {
+        assert_eq!(inspect(isa), "", "{isa}");
+    }
+    for isa in ["neon9", "AVX2", "avx2 "] {
+        let said = inspect(isa);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let parts = [
+            "warning: ",
+            &format!("'{isa}'"),
+            "is used instead",
+            "available are plain",
+        ];
+        for part in parts {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // A report on stderr is alone there, and tells it.
+    let output = common::zonos()
+        .args(["tts", "Hi", "-o", "-", "--max-frames", "12", "--json"])
+        .env("ZONOS_ISA", "neon9")
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert!(report["warnings"][0].as_str().unwrap().contains("neon9"));
 }
 
 #[test]

@@ -505,7 +505,7 @@ impl Zonos2Config {
                     };
                     return Err(ConfigError::field(
                         field,
-                        format!("expected 1..={} experts, found {k}", self.n_experts),
+                        format!("expected 1 to {} experts, found {k}", self.n_experts),
                     ));
                 }
             }
@@ -645,7 +645,7 @@ fn bounded(field: &str, value: usize, low: usize, high: usize) -> Result<(), Con
     }
     Err(ConfigError::field(
         field,
-        format!("expected {low}..={high}, found {value}"),
+        format!("expected {low} to {high}, found {value}"),
     ))
 }
 

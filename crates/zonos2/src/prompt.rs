@@ -72,7 +72,7 @@ pub enum PromptError {
     },
     /// An id outside its table.
     #[error(
-        "{name}: id {value} in row {row}, column {column} is out of range; expected 0..={highest}"
+        "{name}: id {value} in row {row}, column {column} is out of range; expected 0 to {highest}"
     )]
     Id {
         /// The file, or `prompt`.
@@ -526,7 +526,7 @@ mod tests {
         npy::write_i32(&path, &[1, 10], &row).unwrap();
         let e = Prompt::load_npy(&config, &path).unwrap_err().to_string();
         assert!(
-            e.contains("520") && e.contains("column 9") && e.contains("0..=519"),
+            e.contains("520") && e.contains("column 9") && e.contains("0 to 519"),
             "{e}"
         );
         for bad in [1026, -1] {

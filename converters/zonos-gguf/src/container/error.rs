@@ -107,13 +107,30 @@ pub enum GgufError {
         source: BlockError,
     },
     /// Writing failed.
-    #[error("{file}: {source}")]
+    #[error("{file}: cannot write: {source}{}", remedy(source))]
     Io {
         /// The file.
         file: String,
         /// The system's error.
         source: std::io::Error,
     },
+    /// Reading a part of the file failed, after its header was read.
+    #[error("{file}: cannot read: {source}")]
+    Read {
+        /// The file.
+        file: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+}
+
+/// What to do about a failed write, where that is known.
+pub(crate) fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => "; make room, or write elsewhere",
+        _ => "",
+    }
 }
 
 /// Problems quote names from files too, but are longer than one.

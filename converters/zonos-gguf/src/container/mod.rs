@@ -7,6 +7,7 @@ mod value;
 mod write;
 
 pub use error::GgufError;
+pub(crate) use error::remedy;
 pub use metadata::{FromValue, Metadata};
 pub use read::{GgufFile, TensorInfo, Version};
 pub use value::{Array, Value, ValueType};

@@ -153,6 +153,20 @@ impl<B: AsRef<[u8]>> GgufFile<B> {
         self.data_start
     }
 
+    /// Bytes behind the last tensor and its padding, which belong to nothing. A file that was cut and
+    /// filled up, or had something appended, has such; every tensor is there all the same.
+    pub fn trailing_bytes(&self) -> u64 {
+        let ends = self.tensors.iter().map(|t| t.offset + t.bytes);
+        // Sums within the file, as was checked when it was read, but for the padding.
+        let end = ends
+            .max()
+            .unwrap_or(0)
+            .saturating_add(self.data_start)
+            .checked_next_multiple_of(u64::from(self.alignment))
+            .unwrap_or(u64::MAX);
+        (self.bytes.as_ref().len() as u64).saturating_sub(end)
+    }
+
     /// All the bytes of the file.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()

@@ -17,7 +17,7 @@ mod weights;
 pub(crate) use conditioning::{ConditioningArgs, Rate};
 pub(crate) use device::{ActivationArgs, CodecDeviceArgs, DeviceArgs};
 pub(crate) use limits::LimitArgs;
-pub(crate) use number::{between, fade_ms};
+pub(crate) use number::{between, fade_ms, whole};
 pub(crate) use request::{prompt_request, request};
 pub(crate) use sampling::SamplingArgs;
 pub(crate) use text::read_text;
@@ -95,7 +95,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true)]
     pub json: bool,
     /// CPU threads to compute with [default: all cores].
-    #[arg(long, global = true, value_name = "N", env = "ZONOS_THREADS", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, global = true, value_name = "N", env = "ZONOS_THREADS", allow_negative_numbers = true, value_parser = whole::<u16>(1, 1024))]
     pub threads: Option<u16>,
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::number::between;
+use super::number::{between, whole};
 
 /// Sampler flags. Defaults are those of the original library.
 #[derive(Debug, Clone, Args)]
@@ -10,12 +10,7 @@ use super::number::between;
 pub(crate) struct SamplingArgs {
     /// Seed of the random draws; the same seed gives the same audio on the same build and device.
     /// Without one a fresh seed is drawn and reported.
-    #[arg(
-        long,
-        value_name = "N",
-        env = "ZONOS_SEED",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", env = "ZONOS_SEED", allow_negative_numbers = true, value_parser = whole::<u64>(0, u64::MAX))]
     pub seed: Option<u64>,
     /// Always take the likeliest code (after the repetition penalty) instead of drawing.
     #[arg(long)]
@@ -24,12 +19,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "T", default_value = "1.15", allow_negative_numbers = true, value_parser = between(0.0, 100.0))]
     pub temperature: f64,
     /// Draw among the K likeliest codes; 0 = all.
-    #[arg(
-        long,
-        value_name = "K",
-        default_value = "106",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "K", default_value = "106", allow_negative_numbers = true, value_parser = whole::<u32>(0, u32::MAX))]
     pub top_k: u32,
     /// Draw among the likeliest codes that hold this share of the probability; 0 = off.
     #[arg(long, value_name = "P", default_value = "0", allow_negative_numbers = true, value_parser = between(0.0, 1.0))]
@@ -38,21 +28,16 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "P", default_value = "0.18", allow_negative_numbers = true, value_parser = between(0.0, 1.0))]
     pub min_p: f64,
     /// Frames back in which a code counts as repeated; 0 = off.
-    #[arg(
-        long,
-        value_name = "FRAMES",
-        default_value = "50",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "FRAMES", default_value = "50", allow_negative_numbers = true, value_parser = whole::<u32>(0, u32::MAX))]
     pub repetition_window: u32,
     /// How much a repeated code loses; 1 = nothing.
     #[arg(long, value_name = "R", default_value = "1.2", allow_negative_numbers = true, value_parser = between(1.0, 100.0))]
     pub repetition_penalty: f64,
     /// Codebooks the penalty covers, counted from the first; -1 = all.
-    #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..=256))]
+    #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = whole::<i32>(-1, 256))]
     pub repetition_codebooks: i32,
     /// Stop after N generated frames (86.13 frames are a second); the exit code is 0 then
     /// [default: what the context holds].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u32>(1, u32::MAX))]
     pub max_frames: Option<u32>,
 }

@@ -23,14 +23,7 @@ pub(crate) struct VoiceArgs {
     #[command(flatten)]
     pub store: StoreArgs,
     /// Prompt row that the speaker vector replaces.
-    #[arg(
-        long,
-        value_name = "P",
-        default_value = "0",
-        requires = "whose",
-        allow_negative_numbers = true,
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "P", default_value = "0", requires = "whose", allow_negative_numbers = true, hide_short_help = true, value_parser = super::whole::<u32>(0, u32::MAX))]
     pub speaker_pos: u32,
 }
 

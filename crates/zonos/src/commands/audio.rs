@@ -10,7 +10,7 @@ use zonos_audio::decode::{AudioInfo, DecodeLimits, Decoded, decode_file, probe_f
 use zonos_audio::encode::{AudioFormat, PcmScale, encode_file};
 use zonos_audio::resample::{ResampleRecipe, Resampler};
 
-use crate::args::GlobalArgs;
+use crate::args::{GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
@@ -71,7 +71,7 @@ struct ResampleArgs {
     #[arg(value_name = "OUT")]
     output: PathBuf,
     /// Sample rate to convert to, in Hz.
-    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1000..=384_000))]
+    #[arg(long, value_name = "HZ", allow_negative_numbers = true, value_parser = whole::<u32>(1000, 384_000))]
     rate: u32,
     #[command(flatten)]
     written: WrittenArgs,

@@ -9,8 +9,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
-use zonos_audio::ScratchFolder;
+use zonos_audio::{ScratchFolder, behind_links};
 use zonos_checkpoint::{Checkpoint, CheckpointError, ConvertProgress, convert_until};
 use zonos_gguf::GgmlType;
 
@@ -29,8 +30,8 @@ itself. Objects that are no tensors are left out with a note; a tensor that cann
 Quantised values of a GGUF file become F32.
 
 A .gguf gets the names, order and metadata of Zyphra's C++ programs, which read it: the backbone (matrices
-of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32) and
-the speaker encoder (f16 or f32). ZAC-1 and Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see
+of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32; its
+encoder has no place there and is left out with a warning) and the speaker encoder (f16 or f32). ZAC-1 and Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see
 `zonos quantize`.
 
 With --zac the parts of the codec in a ZONOS3-Mini release, autoencoder/generator.pt, autoencoder/heads
@@ -52,6 +53,7 @@ pub(crate) struct ConvertArgs {
     /// Checkpoint to read: a file, a folder or hub:owner/name.
     #[arg(
         value_name = "IN",
+        value_parser = NonEmptyStringValueParser::new(),
         required_unless_present = "zac",
         conflicts_with = "zac"
     )]
@@ -120,8 +122,9 @@ fn convert(
     global: &GlobalArgs,
 ) -> Outcome {
     let ending = target.extension().and_then(|ending| ending.to_str());
-    let to_gguf = ending == Some("gguf");
-    if !to_gguf && !matches!(ending, Some("bpk" | "safetensors")) {
+    let ending = ending.map(str::to_ascii_lowercase);
+    let to_gguf = ending.as_deref() == Some("gguf");
+    if !to_gguf && !matches!(ending.as_deref(), Some("bpk" | "safetensors")) {
         return Err(Failure::usage(format!(
             "{}: the ending must be .gguf, .bpk or .safetensors; it chooses the format",
             target.display()
@@ -149,17 +152,30 @@ fn convert(
             format_args!("note: {}: {notice}", input.path().display()),
         );
     }
-    let tensors = if to_gguf {
+    if let Some(quantised) = weights::quantised(&input) {
+        output::note(
+            global.quiet,
+            format_args!(
+                "note: {quantised}: they are decoded, which makes a larger file and none that is more exact"
+            ),
+        );
+    }
+    let written = if to_gguf {
         gguf::write(&input, target, matrices, global.quiet)?
     } else {
         write(&input, target, global.quiet)?;
-        input.len()
+        gguf::Written {
+            tensors: input.len(),
+            left_out: Vec::new(),
+        }
     };
+    let tensors = written.tensors;
     if global.json {
         output::print_json(&json!({
             "output": target.display().to_string(),
             "tensors": tensors,
             "skipped": input.skipped(),
+            "left_out": written.left_out,
         }))?;
     } else {
         output::note(
@@ -167,6 +183,7 @@ fn convert(
             format_args!("{}: {tensors} tensors", target.display()),
         );
     }
+    written.tell(&input, target, global.quiet);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,12 +205,11 @@ fn follow(bar: &ByteBar, progress: &ConvertProgress) -> ControlFlow<()> {
 fn write(input: &Checkpoint, output: &Path, quiet: bool) -> Result<(), Failure> {
     let _stepping = Stepping::begin();
     // A link is followed, as for every other output.
-    let target = output
-        .canonicalize()
-        .unwrap_or_else(|_| output.to_path_buf());
+    let target = behind_links(output)?;
     let scratch = ScratchFolder::create_in(output::folder_of(&target), ".zonos-")
         .with_context(|| format!("{}: cannot write", output.display()))?;
-    let name = target.file_name().unwrap_or_default();
+    // By the name that was given: its ending chooses the format, whatever a link leads to.
+    let name = output.file_name().unwrap_or_default();
     let temporary = scratch.path().join(name);
     let bar = ByteBar::new(quiet);
     let done = convert_until(input, &temporary, &mut |progress| follow(&bar, progress));

@@ -18,12 +18,13 @@ use zonos_gguf::manifest::{ManifestEntry, render_toml};
 use zonos_tts::{Voice, end_name};
 use zonos2::{GenerateOptions, Generation, Sequence, Zonos2, Zonos2Config};
 
-use crate::args::{DeviceArgs, GlobalArgs, takes_voices};
+use crate::args::{DeviceArgs, GlobalArgs, takes_voices, whole};
 use crate::commands::tts::refused;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::output::Staging;
 use crate::progress::{DAC_FRAME_SECONDS, FrameBar, Rate};
+use crate::reading::{cannot_read, text_file};
 use crate::{output, rows, weights};
 
 use traces::{Trace, plan};
@@ -80,15 +81,10 @@ pub(crate) struct CorpusArgs {
     #[arg(long, value_name = "FILE")]
     texts: Option<PathBuf>,
     /// Most frames a trace (86.13 are a second).
-    #[arg(long, value_name = "N", default_value = "300", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "300", allow_negative_numbers = true, value_parser = whole::<u32>(1, u32::MAX))]
     frames: u32,
     /// Added to the seed of every trace; another number makes another corpus.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
     /// Write into a folder that holds something already; files of the same names are replaced.
     #[arg(long)]
@@ -120,6 +116,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
             Maker::find(args, &config, &device, global.quiet)?,
         ),
     };
+    let warning = weights::warn_quantised(&checkpoint, "the traces");
     let model = weights::load_backbone(&checkpoint, config, &device)?;
 
     let _stepping = Stepping::begin();
@@ -208,6 +205,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
             "frames": frames,
             "frames_per_s": Rate::of(frames as u64, elapsed, DAC_FRAME_SECONDS).frames_per_s,
             "seconds": elapsed.as_secs_f64(),
+            "warnings": warning.as_slice(),
         }))?;
     } else {
         output::note(
@@ -237,23 +235,13 @@ fn holds_something(folder: &Path) -> Result<bool, Failure> {
     if !folder.exists() {
         return Ok(false);
     }
-    let mut entries =
-        fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?;
+    let mut entries = fs::read_dir(folder).map_err(|error| cannot_read(folder, &error))?;
     Ok(entries.next().is_some())
 }
 
 /// The lines of a file that hold something.
 fn read_texts(path: &Path) -> Result<Vec<String>, Failure> {
-    let name = path.display();
-    let failed = || format!("{name}: cannot read");
-    let meta = fs::metadata(path).with_context(failed)?;
-    if !meta.is_file() || meta.len() > MOST_TEXT {
-        return Err(Failure::failed(format!(
-            "{name}: not a regular file of at most {} MiB, so no list of texts",
-            MOST_TEXT >> 20
-        )));
-    }
-    let text = fs::read_to_string(path).with_context(failed)?;
+    let text = text_file(path, MOST_TEXT, "list of texts")?;
     let lines = text.trim_start_matches('\u{feff}').lines();
     let texts: Vec<String> = lines
         .map(str::trim)
@@ -262,7 +250,8 @@ fn read_texts(path: &Path) -> Result<Vec<String>, Failure> {
         .collect();
     if texts.is_empty() {
         return Err(Failure::failed(format!(
-            "{name}: holds no text, one a line"
+            "{}: holds no text, one a line",
+            path.display()
         )));
     }
     Ok(texts)
@@ -278,10 +267,15 @@ struct Named {
 fn read_voices(folder: &Path, config: &Zonos2Config) -> Result<Vec<Named>, Failure> {
     takes_voices(config)?;
     let name = folder.display();
-    let failed = || format!("{name}: cannot read");
+    let failed = |error| cannot_read(folder, &error);
+    if folder.is_file() {
+        return Err(Failure::failed(format!(
+            "{name}: a file; --voices takes the folder that holds the voices"
+        )));
+    }
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).with_context(failed)? {
-        let path = entry.with_context(failed)?.path();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
         let ending = path.extension().and_then(OsStr::to_str).unwrap_or("");
         let known = ["safetensors", "npy", "npz"];
         if known.iter().any(|known| ending.eq_ignore_ascii_case(known)) {

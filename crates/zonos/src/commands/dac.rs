@@ -19,7 +19,7 @@ use zonos_dac::{Dac, DacParts};
 
 use super::compare;
 use super::generate::eos_path;
-use crate::args::{CodecArgs, DeviceArgs, GlobalArgs};
+use crate::args::{CodecArgs, DeviceArgs, GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::progress::{FrameBar, Rate};
@@ -79,13 +79,13 @@ struct DecodeArgs {
     #[arg(value_name = "OUT.wav|OUT.npy")]
     output: PathBuf,
     /// Frames to decode at a time; the result is the same.
-    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = whole::<u32>(1, 1_000_000), allow_negative_numbers = true)]
     block: u32,
     /// The codes are delayed rows, as `zonos generate --sheared` writes them.
     #[arg(long)]
     sheared: bool,
     /// With --sheared: frame at which speech ends, -1 for none [default: from CODES.npy.eos.npy].
-    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = whole::<i32>(-1, i32::MAX))]
     eos: Option<i32>,
     #[command(flatten)]
     model: CodecArgs,
@@ -106,7 +106,7 @@ struct SeamArgs {
     #[arg(value_name = "CODES.npy")]
     codes: PathBuf,
     /// Frames in a block.
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = whole::<u32>(1, 1_000_000), allow_negative_numbers = true)]
     block: u32,
     #[command(flatten)]
     model: CodecArgs,

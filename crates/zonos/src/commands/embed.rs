@@ -19,8 +19,9 @@ use zonos_checkpoint::LoadOptions;
 use zonos_ecapa::Ecapa;
 use zonos_tts::CLONE_LIMITS;
 
-use crate::args::{DeviceArgs, GlobalArgs};
+use crate::args::{DeviceArgs, GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
+use crate::reading::cannot_read;
 use crate::{interrupt, output, weights};
 
 /// Samples between two mel frames.
@@ -60,14 +61,14 @@ pub(crate) struct EmbedArgs {
     /// Instead of AUDIO: log-mel frames, [frames, bands].
     #[arg(long, value_name = "MEL.npy")]
     mel: Option<PathBuf>,
-    /// Instead of AUDIO: mono samples at the encoder's rate, 24 kHz, floats of [samples] in -1..1.
+    /// Instead of AUDIO: mono samples at the encoder's rate, 24 kHz, floats of [samples] between -1 and 1.
     #[arg(long, value_name = "PCM.npy")]
     wav24k: Option<PathBuf>,
     /// Instead of AUDIO: mono samples as little-endian 32-bit floats without a header.
     #[arg(long, value_name = "PCM.f32")]
     raw: Option<PathBuf>,
     /// Sample rate of --raw, in Hz [default: the encoder's].
-    #[arg(long, value_name = "HZ", requires = "raw", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1000..=384_000))]
+    #[arg(long, value_name = "HZ", requires = "raw", allow_negative_numbers = true, value_parser = whole::<u32>(1000, 384_000))]
     rate: Option<u32>,
     /// Speaker encoder: a folder, a file (.safetensors, .pth, .gguf) or hub:owner/name[@revision].
     #[arg(long, value_name = "DIR|FILE|hub:ID", env = "ZONOS_SPEAKER_ENCODER", value_parser = NonEmptyStringValueParser::new(), help_heading = "Weights")]
@@ -269,7 +270,7 @@ fn read_samples(path: &Path) -> anyhow::Result<Vec<f32>> {
             array.data(),
             NpyData::F16(_) | NpyData::F32(_) | NpyData::F64(_)
         ),
-        "{}: the samples are integers; expected float32 samples in -1..1, such as x / 32768 of 16-bit ones",
+        "{}: the samples are integers; expected float32 samples between -1 and 1, such as x / 32768 of 16-bit ones",
         path.display()
     );
     match array.shape() {
@@ -281,16 +282,16 @@ fn read_samples(path: &Path) -> anyhow::Result<Vec<f32>> {
 /// Headerless little-endian f32.
 fn read_raw(path: &Path) -> anyhow::Result<Vec<f32>> {
     let name = path.display();
-    let failed = || format!("{name}: cannot read");
-    let file = File::open(path).with_context(failed)?;
+    let failed = |error| cannot_read(path, &error);
+    let file = File::open(path).map_err(failed)?;
     ensure!(
-        file.metadata().with_context(failed)?.is_file(),
-        "{name}: not a regular file"
+        file.metadata().map_err(failed)?.is_file(),
+        "{name}: not a regular file; give one"
     );
     let mut bytes = Vec::new();
     file.take(CLONE_LIMITS.max_encoded_bytes + 1)
         .read_to_end(&mut bytes)
-        .with_context(failed)?;
+        .map_err(failed)?;
     ensure!(
         bytes.len() as u64 <= CLONE_LIMITS.max_encoded_bytes,
         "{name}: more than {} MiB",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
 use zonos2::Importance;
 
-use crate::args::{DeviceArgs, GlobalArgs};
+use crate::args::{DeviceArgs, GlobalArgs, whole};
 use crate::failure::{Failure, Outcome};
 use crate::progress::RowBar;
 use crate::sequences::Corpus;
@@ -42,7 +42,7 @@ pub(crate) struct ImatrixArgs {
     #[arg(long, short, value_name = "OUT.bin")]
     output: PathBuf,
     /// Rows that an expert must be given to have importances.
-    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = whole::<u32>(1, u32::MAX))]
     min_hits: u32,
     #[command(flatten)]
     device: DeviceArgs,
@@ -64,6 +64,7 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
     }
     let corpus = Corpus::of_manifest(&args.manifest, &config)?;
     corpus.spares(&outputs)?;
+    let warning = weights::warn_quantised(&checkpoint, "importances");
     let width = config.row_width();
     let model = weights::load_backbone(&checkpoint, config, &device)?;
 
@@ -91,6 +92,7 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
         corpus.sequences.len(),
         rows,
         began,
+        warning,
     )
 }
 
@@ -101,6 +103,7 @@ fn report(
     sequences: usize,
     rows: usize,
     began: Instant,
+    warning: Option<String>,
 ) -> Outcome {
     let starved = |hits: &[u64]| -> Vec<usize> {
         let few = |(_, hits): &(usize, &u64)| **hits < u64::from(args.min_hits);
@@ -123,6 +126,7 @@ fn report(
             "rows": rows,
             "min_hits": args.min_hits,
             "layers": layers,
+            "warnings": warning.as_slice(),
             "seconds": began.elapsed().as_secs_f64(),
         }))?;
         return Ok(ExitCode::SUCCESS);

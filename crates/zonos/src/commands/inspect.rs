@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Value, json};
 use zonos_checkpoint::{Checkpoint, LoadReport, ModelKind, inspect, plan};
 use zonos_dac::Dac;
@@ -29,7 +30,7 @@ Examples:
       also read every value and look for NaN and infinity")]
 pub(crate) struct InspectArgs {
     /// Checkpoint: a file, a folder or hub:owner/name.
-    #[arg(value_name = "FILE|DIR|hub:ID")]
+    #[arg(value_name = "FILE|DIR|hub:ID", value_parser = NonEmptyStringValueParser::new())]
     checkpoint: String,
     /// Read every value, and report tensors that hold NaN or infinity.
     #[arg(long)]

@@ -27,7 +27,7 @@ use std::sync::Mutex;
 
 use crate::args::{Cli, Command, GlobalArgs};
 use crate::failure::{Failure, Outcome};
-use crate::interrupt;
+use crate::{interrupt, isa, output};
 
 /// Parses the command line, runs the command and turns its outcome into an exit code.
 pub(crate) fn main() -> ExitCode {
@@ -36,6 +36,9 @@ pub(crate) fn main() -> ExitCode {
     interrupt::install();
     let outcome = guarded(|| {
         start_threads(&cli.global)?;
+        if let Some(warning) = isa::warning() {
+            output::note(reports_on_stderr(&cli), format_args!("warning: {warning}"));
+        }
         dispatch(&cli)
     });
     interrupt::give_way();
@@ -43,6 +46,11 @@ pub(crate) fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => ExitCode::from(failure.announce()),
     }
+}
+
+/// Whether stderr carries a report, which tells warnings itself, and nothing else.
+fn reports_on_stderr(cli: &Cli) -> bool {
+    matches!(&cli.command, Command::Tts(args) if args.reports_on_stderr(&cli.global))
 }
 
 fn dispatch(cli: &Cli) -> Outcome {

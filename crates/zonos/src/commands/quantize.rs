@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use zonos_audio::AtomicFile;
 use zonos_checkpoint::FileBytes;
 use zonos_gguf::{
-    FromFile, GgmlType, GgufFile, Imatrix, Policy, QuantizeError, QuantizeReport, TensorInfo,
-    quantize_pieces,
+    FromFile, GgmlType, GgufFile, Imatrix, ImatrixEntry, Policy, QuantizeError, QuantizeReport,
+    TensorInfo, quantize_pieces,
 };
 
 use crate::args::GlobalArgs;
@@ -121,18 +121,10 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
     let opened = File::open(&args.input).with_context(|| format!("{name}: cannot read"))?;
     let mut pieces = FromFile::new(opened);
     check_architecture(&source, args)?;
-    if imatrix.is_some() && !args.bulk.uses_importance() {
-        output::note(
-            false,
-            format_args!(
-                "warning: {} is made without looking at importances; --imatrix changes nothing",
-                args.bulk
-            ),
-        );
-    }
-
+    let mut warnings = Warnings::default();
+    warn_of_inputs(&source, args, imatrix.as_ref(), &mut warnings);
     let used = Used::of(&source, &policy);
-    used.warn(&policy);
+    used.warn(&policy, &mut warnings);
 
     let began = Instant::now();
     let _stepping = Stepping::begin();
@@ -166,9 +158,52 @@ pub(crate) fn run(args: &QuantizeArgs, global: &GlobalArgs) -> Outcome {
         values,
         seconds: began.elapsed().as_secs_f64(),
     };
-    done.warn(&name, args.imatrix.as_deref());
-    done.report(args, global)?;
+    done.warn(&name, args.imatrix.as_deref(), &mut warnings);
+    done.report(args, global, &warnings)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the user was warned of, for the report.
+#[derive(Default)]
+struct Warnings(Vec<String>);
+
+impl Warnings {
+    /// Says it on stderr, with `--quiet` too, and keeps it.
+    fn say(&mut self, warning: String) {
+        output::note(false, format_args!("warning: {warning}"));
+        self.0.push(warning);
+    }
+}
+
+/// What the user should know about the files read.
+fn warn_of_inputs(
+    source: &GgufFile<FileBytes>,
+    args: &QuantizeArgs,
+    imatrix: Option<&Imatrix>,
+    warnings: &mut Warnings,
+) {
+    if source.trailing_bytes() > 0 {
+        warnings.say(format!(
+            "{}: {} bytes after the last tensor belong to nothing and are left out; if nobody put them there, fetch or convert the file again",
+            source.file(),
+            source.trailing_bytes()
+        ));
+    }
+    let (Some(path), Some(imatrix)) = (&args.imatrix, imatrix) else {
+        return;
+    };
+    let has_any = |entry: &ImatrixEntry| (0..entry.experts()).any(|e| entry.expert(e).is_some());
+    if !args.bulk.uses_importance() {
+        warnings.say(format!(
+            "{} is made without looking at importances; --imatrix changes nothing",
+            args.bulk
+        ));
+    } else if !imatrix.entries.values().any(has_any) {
+        warnings.say(format!(
+            "{} holds importances of no expert, so it changes nothing; `zonos imatrix` with a longer corpus or a smaller --min-hits makes some",
+            path.display()
+        ));
+    }
 }
 
 fn values_of(tensor: &TensorInfo) -> u64 {
@@ -182,8 +217,8 @@ fn read_imatrix(path: &Path) -> Result<Imatrix, Failure> {
 
 /// The rules are made for the names of ZONOS2.
 fn check_architecture(source: &GgufFile<FileBytes>, args: &QuantizeArgs) -> Result<(), Failure> {
-    let found: Option<String> = source.optional(ARCHITECTURE).ok().flatten();
-    if found.as_deref() == Some("zonos2") || args.force {
+    let found = source.metadata().get(ARCHITECTURE);
+    if found.and_then(zonos_gguf::Value::as_str) == Some("zonos2") || args.force {
         return Ok(());
     }
     let whose = found.map_or_else(
@@ -222,24 +257,18 @@ impl Used {
     }
 
     /// What was asked for in vain.
-    fn warn(self, policy: &Policy) {
+    fn warn(self, policy: &Policy, warnings: &mut Warnings) {
         let bulk = policy.bulk;
         if !self.bulk {
-            output::note(
-                false,
-                format_args!(
-                    "warning: no tensor becomes {bulk}: there are no experts, or their rows are no whole blocks of {} values",
-                    bulk.block_values()
-                ),
-            );
+            warnings.say(format!(
+                "no tensor becomes {bulk}: there are no experts, or their rows are no whole blocks of {} values",
+                bulk.block_values()
+            ));
         }
         if policy.down_tier_up && !self.tier_up {
-            output::note(
-                false,
-                format_args!(
-                    "warning: --down-tier-up changes nothing: {bulk} has no next type, or no down projection can have it"
-                ),
-            );
+            warnings.say(format!(
+                "--down-tier-up changes nothing: {bulk} has no next type, or no down projection can have it"
+            ));
         }
     }
 }
@@ -255,20 +284,25 @@ struct Done<'a> {
 
 impl Done<'_> {
     /// What the user should know about the file.
-    fn warn(&self, input: &str, imatrix: Option<&Path>) {
-        let say = |names: &[String], what: &str, so: &str| {
+    fn warn(&self, input: &str, imatrix: Option<&Path>, warnings: &mut Warnings) {
+        let mut say = |names: &[String], what: &str, so: &str| {
             if let Some((shown, count)) = weights::first_names(names.iter().map(String::as_str)) {
                 let noun = if count == 1 { "tensor" } else { "tensors" };
-                output::note(
-                    false,
-                    format_args!("warning: {count} {noun} of {what} ({shown}); {so}"),
-                );
+                warnings.say(format!("{count} {noun} of {what} ({shown}); {so}"));
             }
         };
         let report = self.report;
         say(
             &report.requantized,
-            &format!("{input} had lost precision already and lost more"),
+            &format!(
+                "{input} had lost precision already{}",
+                // Halves and floats hold what is left.
+                if self.policy.bulk.is_quantized() {
+                    " and lost more"
+                } else {
+                    ", which no type brings back"
+                }
+            ),
             "quantise the unquantised file",
         );
         let bad: Vec<String> = report.not_finite.iter().map(|(n, _)| n.clone()).collect();
@@ -293,7 +327,12 @@ impl Done<'_> {
         bytes as f64 * 8.0 / self.values.max(1) as f64
     }
 
-    fn report(&self, args: &QuantizeArgs, global: &GlobalArgs) -> Result<(), Failure> {
+    fn report(
+        &self,
+        args: &QuantizeArgs,
+        global: &GlobalArgs,
+        warnings: &Warnings,
+    ) -> Result<(), Failure> {
         let report = self.report;
         if global.json {
             let types: serde_json::Map<String, Value> = report
@@ -328,6 +367,7 @@ impl Done<'_> {
                 "not_finite": not_finite,
                 "importance_unused": report.importance_unused,
                 "seconds": self.seconds,
+                "warnings": warnings.0,
             }));
         }
         if global.quiet {

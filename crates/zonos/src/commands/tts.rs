@@ -26,8 +26,8 @@ use crate::failure::{CUT_SHORT, Failure, Outcome, stdout_failure};
 use crate::interrupt::{self, Stepping};
 use crate::output::{self, Target};
 use crate::progress::{FrameBar, Rate};
-use crate::rows;
 use crate::weights::{self, Source};
+use crate::{isa, rows};
 
 /// Arguments of `zonos tts`.
 #[derive(Debug, Args)]
@@ -107,6 +107,13 @@ pub(crate) struct TtsArgs {
     fade_out_ms: f64,
 }
 
+impl TtsArgs {
+    /// Whether stderr carries the report and nothing else: stdout carries the audio.
+    pub(crate) fn reports_on_stderr(&self, global: &GlobalArgs) -> bool {
+        global.json && self.output == Path::new("-")
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     let began = Instant::now();
@@ -140,8 +147,7 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
         Target::File(path) if path.extension().is_none() => AudioFormat::WavPcm16,
         Target::File(path) => output::sound_only(path)?,
     };
-    // Stderr carries the report then, and nothing else.
-    let reported = global.json && target == Target::Stdout;
+    let reported = args.reports_on_stderr(global);
     let quiet = global.quiet || reported;
     let mut request = request(&args.conditioning, &args.sampling, &args.limits);
     request.text = read_text(&args.text)?;
@@ -234,7 +240,8 @@ pub(crate) fn run(args: &TtsArgs, global: &GlobalArgs) -> Outcome {
     AtomicFile::commit_all(written)?;
     drop(stepping);
 
-    let warnings = cloned.map(|(_, warnings)| warnings).unwrap_or_default();
+    let mut warnings = cloned.map(|(_, warnings)| warnings).unwrap_or_default();
+    warnings.extend(isa::warning());
     let run = Run {
         tts: &tts,
         plan: &plan,

@@ -1,13 +1,14 @@
 //! `zonos convert IN OUT.gguf`: the layouts of the C++ programs, so that both read each other's files.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use burn::tensor::Device;
 use zonos_audio::AtomicFile;
-use zonos_checkpoint::{Checkpoint, LoadOptions, Loader, ModelKind};
+use zonos_checkpoint::{Checkpoint, LoadOptions, LoadReport, Loader, ModelKind};
 use zonos_dac::{Dac, DacParts};
-use zonos_ecapa::EcapaConfig;
+use zonos_ecapa::{Ecapa, EcapaConfig};
 use zonos_gguf::{
     GgmlType, GgufWriter, Metadata, NamedValues, NewTensor, Policy, Value, convert_rows,
 };
@@ -17,15 +18,72 @@ use zonos2::{Zonos2, Zonos2Config};
 use crate::failure::Failure;
 use crate::interrupt::{self, Stepping};
 use crate::progress::ByteBar;
-use crate::weights;
+use crate::{output, weights};
 
-/// Writes `input` and tells how many tensors the file has. `wanted` is the type of matrices.
+/// What came of a conversion.
+pub(super) struct Written {
+    /// Tensors of the new file.
+    pub(super) tensors: usize,
+    /// Tensors of the input that the layout has no place for.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Written {
+    /// `report` tells which tensors of the input were not asked for; those of the same name in the file
+    /// were made anew.
+    fn new<'a>(names: impl Iterator<Item = &'a str>, report: &LoadReport) -> Self {
+        let names: HashSet<&str> = names.collect();
+        let ignored = report.ignored.iter().map(|tensor| &tensor.name);
+        Self {
+            tensors: names.len(),
+            left_out: ignored
+                .filter(|name| !names.contains(name.as_str()))
+                .cloned()
+                .collect(),
+        }
+    }
+
+    /// Says what was left out of `output`, and which files keep it. Who can no longer encode is warned.
+    pub(super) fn tell(&self, input: &Checkpoint, output: &Path, quiet: bool) {
+        let names = self.left_out.iter().map(String::as_str);
+        let Some((names, count)) = weights::first_names(names) else {
+            return;
+        };
+        let (word, quiet, why) = match input.model_kind() {
+            ModelKind::Dac => (
+                "warning",
+                false,
+                "the GGUF layout of a codec holds its decoder alone, so this file decodes and does not encode",
+            ),
+            _ => (
+                "note",
+                quiet,
+                "the GGUF layout has no place for what the model does not use",
+            ),
+        };
+        let (tensors, are) = if count == 1 {
+            ("tensor", "is")
+        } else {
+            ("tensors", "are")
+        };
+        output::note(
+            quiet,
+            format_args!(
+                "{word}: {}: {count} {tensors} of {} {are} left out ({names}): {why}; .safetensors and .bpk keep all of them",
+                output.display(),
+                input.path().display()
+            ),
+        );
+    }
+}
+
+/// Writes `input`. `wanted` is the type of matrices.
 pub(super) fn write(
     input: &Checkpoint,
     output: &Path,
     wanted: Option<GgmlType>,
     quiet: bool,
-) -> Result<usize, Failure> {
+) -> Result<Written, Failure> {
     match input.model_kind() {
         ModelKind::Zonos2 => backbone(input, output, wanted.unwrap_or(GgmlType::F16), quiet),
         ModelKind::Dac => {
@@ -42,7 +100,8 @@ pub(super) fn write(
             )?;
             weights::warn(&report, quiet);
             let (metadata, tensors) = dac.to_gguf();
-            values(output, &metadata, &tensors, GgmlType::F32, quiet)
+            values(input, output, &metadata, &tensors, GgmlType::F32, quiet)?;
+            Ok(Written::new(names(&tensors), &report))
         }
         ModelKind::Ecapa => {
             let config = EcapaConfig::from_checkpoint(input)?;
@@ -54,7 +113,8 @@ pub(super) fn write(
             }
             let metadata = zonos_ecapa::gguf::metadata(&config)?;
             let tensors = zonos_ecapa::gguf::tensors(input, &config)?;
-            values(output, &metadata, &tensors, wanted, quiet)
+            values(input, output, &metadata, &tensors, wanted, quiet)?;
+            Ok(Written::new(names(&tensors), &Ecapa::check(input)?))
         }
         ModelKind::ZacDecoder | ModelKind::ZacEncoder | ModelKind::W2vBert => {
             as_it_is(input, output, wanted.unwrap_or(GgmlType::F16), quiet)
@@ -66,8 +126,14 @@ pub(super) fn write(
     }
 }
 
+fn names(tensors: &[NamedValues]) -> impl Iterator<Item = &str> {
+    tensors.iter().map(|tensor| tensor.name.as_str())
+}
+
 /// A file on its way, with its bar.
 struct Target {
+    /// Where the values come from, for errors.
+    input: String,
     writer: GgufWriter<AtomicFile>,
     bar: ByteBar,
     done: u64,
@@ -76,6 +142,7 @@ struct Target {
 
 impl Target {
     fn create(
+        input: &Checkpoint,
         output: &Path,
         metadata: &Metadata,
         tensors: &[NewTensor],
@@ -84,6 +151,7 @@ impl Target {
         let bytes = |t: &NewTensor| t.ggml_type.bytes_for(t.dims.iter().product());
         let file = AtomicFile::create(output)?;
         Ok(Self {
+            input: input.path().display().to_string(),
             writer: GgufWriter::new(file, output.display().to_string(), metadata, tensors)?,
             bar: ByteBar::new(quiet),
             done: 0,
@@ -105,10 +173,11 @@ impl Target {
         let mut out = vec![0u8; bytes];
         let source = bytemuck::cast_slice(values);
         let lost = convert_rows(GgmlType::F32, source, row, ggml_type, None, &mut out)
-            .map_err(|e| anyhow!("tensor '{name}': {e}"))?;
+            .map_err(|e| anyhow!("{}: tensor '{name}': {e}", self.input))?;
         if lost > 0 {
             return Err(Failure::failed(format!(
-                "tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect --check` tells which tensors do, and another --type may hold large ones"
+                "{0}: tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect {0} --check` tells which tensors do, and another --type may hold large ones",
+                self.input
             )));
         }
         self.writer.write(name, &out)?;
@@ -136,12 +205,13 @@ fn stored(shape: &[usize], wanted: GgmlType) -> GgmlType {
 
 /// Tensors that are in memory already.
 fn values(
+    input: &Checkpoint,
     output: &Path,
     metadata: &Metadata,
     tensors: &[NamedValues],
     wanted: GgmlType,
     quiet: bool,
-) -> Result<usize, Failure> {
+) -> Result<(), Failure> {
     let _stepping = Stepping::begin();
     // The speaker encoder's filters stay exact, and so does a matrix with one column.
     let kind = |t: &NamedValues| match t.name.as_str() {
@@ -150,13 +220,12 @@ fn values(
         _ => GgmlType::F32,
     };
     let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(kind(t))).collect();
-    let mut target = Target::create(output, metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, metadata, &entries, quiet)?;
     for t in tensors {
         let row = t.shape.last().copied().unwrap_or(1);
         target.rows(&t.name, &t.values, row, kind(t))?;
     }
-    target.finish()?;
-    Ok(tensors.len())
+    target.finish()
 }
 
 /// The backbone, a stack of experts one expert at a time.
@@ -165,7 +234,7 @@ fn backbone(
     output: &Path,
     wanted: GgmlType,
     quiet: bool,
-) -> Result<usize, Failure> {
+) -> Result<Written, Failure> {
     let config: Zonos2Config = Zonos2::config_of(input)?;
     let options = LoadOptions {
         check_values: false,
@@ -183,7 +252,7 @@ fn backbone(
     let entries: Vec<NewTensor> = tensors.iter().map(|t| t.entry(&policy)).collect();
     let _stepping = Stepping::begin();
     let metadata = zonos2::gguf::metadata(&config, wanted.file_type());
-    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, &metadata, &entries, quiet)?;
     for (t, entry) in tensors.iter().zip(&entries) {
         let row = t.shape.last().copied().unwrap_or(1);
         let parts = if t.shape.len() == 3 { t.shape[0] } else { 1 };
@@ -193,7 +262,8 @@ fn backbone(
         }
     }
     target.finish()?;
-    Ok(tensors.len())
+    let names = tensors.iter().map(|tensor| tensor.name.as_str());
+    Ok(Written::new(names, loader.report()))
 }
 
 /// Values of `t`; of a stack, those of entry `i`.
@@ -239,7 +309,7 @@ fn as_it_is(
     output: &Path,
     wanted: GgmlType,
     quiet: bool,
-) -> Result<usize, Failure> {
+) -> Result<Written, Failure> {
     let mut metadata = Metadata::new();
     let name = match input.model_kind() {
         ModelKind::W2vBert => "wav2vec2-bert",
@@ -284,12 +354,15 @@ fn as_it_is(
         })
         .collect();
     let _stepping = Stepping::begin();
-    let mut target = Target::create(output, &metadata, &entries, quiet)?;
+    let mut target = Target::create(input, output, &metadata, &entries, quiet)?;
     for ((name, _), entry) in infos.iter().zip(&entries) {
         let values: Vec<f32> = input.tensor_data(name)?.iter::<f32>().collect();
         let row = entry.dims.first().copied().unwrap_or(1) as usize;
         target.rows(&entry.name, &values, row, entry.ggml_type)?;
     }
     target.finish()?;
-    Ok(infos.len())
+    Ok(Written {
+        tensors: infos.len(),
+        left_out: Vec::new(),
+    })
 }

@@ -23,6 +23,7 @@ use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
 use crate::output::{self, Staging};
 use crate::progress::ByteBar;
+use crate::reading::cannot_read;
 use crate::weights;
 
 /// Layers of the teacher that the codec uses, unless its configuration says otherwise.
@@ -174,8 +175,7 @@ impl Given {
         let Some(path) = path else {
             return Ok(Self(Value::Null));
         };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("{}: cannot read", path.display()))?;
+        let text = std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
         let json: Value = serde_json::from_str(&text)
             .with_context(|| format!("{}: not valid JSON", path.display()))?;
         let known = ["model_config", "head_config", "teacher_config"];

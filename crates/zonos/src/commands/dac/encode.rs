@@ -13,7 +13,7 @@ use zonos_checkpoint::{Checkpoint, LoadOptions};
 use zonos_dac::{Dac, DacConfig, DacError, DacParts};
 
 use super::{BLOCK, sample_rate, sound_or_npy, streamed};
-use crate::args::{CodecArgs, DeviceArgs, GlobalArgs};
+use crate::args::{CodecArgs, DeviceArgs, GlobalArgs, whole};
 use crate::commands::compare::{Change, draw};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
@@ -76,7 +76,7 @@ pub(super) struct RoundtripArgs {
 #[derive(Debug, Args)]
 struct CodebookArgs {
     /// Use the first N codebooks only [default: all the checkpoint has].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 64), allow_negative_numbers = true)]
     codebooks: Option<u32>,
 }
 

@@ -13,7 +13,7 @@ use zonos_nn::Tap;
 use zonos_zac::{HOP, SAMPLE_RATE, ZacConfig, ZacDecoder};
 
 use super::{BLOCK, DecoderArgs, FRAME_SECONDS, OpenDecoder, sound_or_npy, streamed};
-use crate::args::{DeviceArgs, GlobalArgs, between};
+use crate::args::{DeviceArgs, GlobalArgs, between, whole};
 use crate::commands::compare;
 use crate::commands::generate::eos_path;
 use crate::failure::{Failure, Outcome};
@@ -56,12 +56,12 @@ pub(super) struct DecodeArgs {
     #[arg(long, value_name = "X", default_value_t = HEADROOM_DB, allow_negative_numbers = true, value_parser = between(-60.0, 120.0))]
     headroom_db: f64,
     /// Frames to decode at a time; the result is the same but for rounding.
-    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = BLOCK, value_parser = whole::<u32>(1, 1_000_000), allow_negative_numbers = true)]
     block: u32,
     #[command(flatten)]
     sheared: ShearedArgs,
     /// With --sheared: leave out the audio of the first N frames, which are decoded all the same.
-    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
+    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = whole::<u32>(0, u32::MAX))]
     skip_frames: Option<u32>,
     #[command(flatten)]
     model: DecoderArgs,
@@ -82,7 +82,7 @@ struct ShearedArgs {
     #[arg(long)]
     sheared: bool,
     /// With --sheared: frame at which speech ends, -1 for none [default: from CODES.npy.eos.npy].
-    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-1..))]
+    #[arg(long, value_name = "N", requires = "sheared", allow_negative_numbers = true, value_parser = whole::<i32>(-1, i32::MAX))]
     eos: Option<i32>,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct SeamArgs {
     #[arg(value_name = "CODES.npy")]
     codes: PathBuf,
     /// Frames in a block.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = whole::<u32>(1, 1_000_000), allow_negative_numbers = true)]
     block: u32,
     #[command(flatten)]
     sheared: ShearedArgs,

@@ -17,7 +17,7 @@ use zonos_w2v_bert::{Teacher, TeacherConfig, TeacherSource};
 use zonos_zac::MAX_SECONDS;
 
 use super::{MapArgs, Recording, is_numbered, left_over, open_teacher, warn_report};
-use crate::args::{DeviceArgs, GlobalArgs, between};
+use crate::args::{DeviceArgs, GlobalArgs, between, whole};
 use crate::commands::validate;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{self, Stepping};
@@ -47,7 +47,7 @@ pub(super) struct FeaturesArgs {
     #[arg(value_name = "DIR")]
     out: PathBuf,
     /// Layers to run [default: those that the model's configuration uses].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = whole::<u32>(0, 1024))]
     layers: Option<u32>,
     /// Hear at most so many seconds: every token sees every other, so time grows with their square.
     #[arg(long, value_name = "S", default_value_t = 60.0, allow_negative_numbers = true, value_parser = between(0.1, MAX_SECONDS))]
