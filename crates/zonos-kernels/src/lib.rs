@@ -49,7 +49,9 @@ pub use router::{RouterOptions, RouterTensors, Routing, route};
 
 /// Instruction sets that the CPU kernels can run with here, worst first, and the one that they use: the best, or
 /// what the environment variable `ZONOS_ISA` names. `plain` is any processor, `avx2` has FMA and F16C with it,
-/// `avx512` is AVX-512 F, `vnni` is AVX-512 F, BW, VL and VNNI. Without the `flex` feature there are no kernels.
+/// `avx512` is AVX-512 F, `vnni` is AVX-512 F, BW, VL and VNNI. `bf16` is never used unless named: AVX-512 BF16 as
+/// well, with which sixteen rows and more that meet BF16 weights are rounded to BF16 and take half the time, off by
+/// some tenths of a percent. Without the `flex` feature there are no kernels.
 pub fn instruction_sets() -> (Vec<&'static str>, &'static str) {
     #[cfg(feature = "flex")]
     {

@@ -325,6 +325,19 @@ pub(super) fn by_panels(
     });
 }
 
+/// `x [n, inner] W^T`, [`MANY`] rows and more.
+fn many_rows<E: Element>(isa: Isa, x: &[f32], weight: &[E], inner: usize) -> Vec<f32> {
+    #[cfg(target_arch = "x86_64")]
+    if isa.rounds()
+        && inner.is_multiple_of(2)
+        && std::any::TypeId::of::<E>() == std::any::TypeId::of::<half::bf16>()
+    {
+        // SAFETY: the instruction set was detected.
+        return unsafe { super::dense_bf16::product(x, bytemuck::cast_slice(weight), inner) };
+    }
+    product(isa, x, weight, inner, End::default())
+}
+
 /// See [`SpeechBackend::packed_linear`](crate::SpeechBackend::packed_linear).
 pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor {
     let (x, weight) = (contiguous(x), contiguous(weight));
@@ -343,7 +356,7 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
         };
         some_rows(isa, &[task], input, &mut y, inner, out);
     } else {
-        y = product(isa, input, w, inner, End::default());
+        y = many_rows(isa, input, w, inner);
     });
     f32_tensor(y, [n, out])
 }
@@ -388,7 +401,7 @@ pub(super) fn expert_linear(
                 .flat_map(|&r| &input[r * inner..(r + 1) * inner])
                 .copied()
                 .collect();
-            let part = product(isa, &gathered, matrix(e), inner, End::default());
+            let part = many_rows(isa, &gathered, matrix(e), inner);
             for (&row, part) in rows.iter().zip(part.chunks_exact(out)) {
                 y[row * out..(row + 1) * out].copy_from_slice(part);
             }

@@ -1,12 +1,15 @@
 //! Flex linear and expert kernels against the portable implementations.
 
 use burn::backend::Flex;
+use burn::backend::TensorMetadata;
 use burn::tensor::{DType, TensorData};
 use burn_flex::FlexTensor;
+use half::bf16;
 use proptest::prelude::*;
 
 use super::conv_tests::values;
 use super::linear;
+use super::several_rows::MANY;
 use super::simd::Isa;
 use crate::portable;
 
@@ -47,6 +50,47 @@ pub(super) fn float_dtype() -> impl Strategy<Value = DType> {
     prop_oneof![Just(DType::F32), Just(DType::F16), Just(DType::BF16)]
 }
 
+/// Whether a product of `n` rows rounds them to BF16.
+fn rounds(isa: Isa, n: usize, inner: usize, dtype: DType) -> bool {
+    isa.rounds() && n >= MANY && inner.is_multiple_of(2) && dtype == DType::BF16
+}
+
+/// Rows of activations as weights meet them: rounded to BF16, or as they are.
+fn as_met(x: &FlexTensor, rounded: impl Fn(usize) -> bool) -> FlexTensor {
+    let [n, inner] = x.shape().dims::<2>();
+    let mut values = floats(x.clone());
+    for (row, values) in values.chunks_exact_mut(inner).enumerate() {
+        if rounded(row) {
+            values
+                .iter_mut()
+                .for_each(|v| *v = bf16::from_f32(*v).to_f32());
+        }
+    }
+    FlexTensor::from_data(TensorData::new(values, [n, inner]))
+}
+
+/// NaN stays in its row, and infinities come out as such.
+#[test]
+fn rounded_rows_keep_what_is_no_number() {
+    let (rows, inner) = (40, 34);
+    let w = tensor([9, inner], 3, DType::BF16);
+    for isa in Isa::available().into_iter().filter(|isa| isa.rounds()) {
+        let mut x = values(4, rows * inner);
+        x[5 * inner + 3] = f32::NAN;
+        x[7 * inner] = f32::from_bits(0xFFFF_FFFF);
+        x[35 * inner + 1] = f32::INFINITY;
+        let x = FlexTensor::from_data(TensorData::new(x, [rows, inner]));
+        let y = floats(linear::linear(isa, x, w.clone()));
+        for (row, y) in y.chunks_exact(9).enumerate() {
+            match row {
+                5 | 7 => assert!(y.iter().all(|v| v.is_nan())),
+                35 => assert!(y.iter().all(|v| v.is_infinite())),
+                _ => assert!(y.iter().all(|v| v.is_finite())),
+            }
+        }
+    }
+}
+
 #[test]
 fn instruction_sets_that_this_processor_lacks_are_said() {
     let here = Isa::available();
@@ -63,8 +107,9 @@ proptest! {
     ) {
         let x = tensor([n, inner], seed, DType::F32);
         let w = tensor([out, inner], seed ^ 1, dtype);
-        let expected = floats(portable::linear::<Flex>(x.clone(), w.clone()));
         for isa in Isa::available() {
+            let rounds = rounds(isa, n, inner, dtype);
+            let expected = floats(portable::linear::<Flex>(as_met(&x, |_| rounds), w.clone()));
             close(&floats(linear::linear(isa, x.clone(), w.clone())), &expected, inner)?;
         }
     }
@@ -93,8 +138,10 @@ proptest! {
         let w = tensor([experts, out, inner], seed ^ 1, dtype);
         // Skewed, so that some experts get many rows and some none.
         let chosen: Vec<i32> = (0..n).map(|i| ((seed >> (i % 50)) as usize % 7 % experts) as i32).collect();
-        let expected = floats(portable::expert_linear::<Flex>(x.clone(), w.clone(), ids(chosen.clone())));
         for isa in Isa::available() {
+            let rows_of = |e: i32| chosen.iter().filter(|&&c| c == e).count();
+            let met = as_met(&x, |row| rounds(isa, rows_of(chosen[row]), inner, dtype));
+            let expected = floats(portable::expert_linear::<Flex>(met, w.clone(), ids(chosen.clone())));
             let got = linear::expert_linear(isa, x.clone(), w.clone(), ids(chosen.clone()));
             close(&floats(got), &expected, inner)?;
         }

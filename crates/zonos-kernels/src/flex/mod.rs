@@ -21,6 +21,8 @@ mod conv_transposed;
 #[cfg(test)]
 mod decode_tests;
 mod dense;
+#[cfg(target_arch = "x86_64")]
+mod dense_bf16;
 #[cfg(test)]
 mod dense_tests;
 mod depthwise;

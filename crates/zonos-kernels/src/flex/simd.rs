@@ -94,6 +94,10 @@ pub(crate) enum Isa {
     /// AVX-512 F, BW, VL and VNNI: floats as with [`Avx512`](Isa::Avx512), and products of bytes.
     #[cfg(target_arch = "x86_64")]
     Vnni,
+    /// As [`Vnni`](Isa::Vnni), and AVX-512 BF16: many rows that meet BF16 weights are rounded to BF16. Only where
+    /// it is asked for, since it gives other results.
+    #[cfg(target_arch = "x86_64")]
+    Bf16,
 }
 
 /// Names an instruction set, as [`Isa::name`] does, to use instead of the processor's best.
@@ -108,7 +112,8 @@ impl Isa {
             let here = Self::available();
             let named = std::env::var(CHOICE).ok();
             let named = here.iter().find(|isa| named.as_deref() == Some(isa.name()));
-            named.or(here.last()).copied().unwrap_or(Isa::Plain)
+            let best = here.iter().rev().find(|isa| !isa.rounds());
+            named.or(best).copied().unwrap_or(Isa::Plain)
         })
     }
 
@@ -124,7 +129,23 @@ impl Isa {
             Isa::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Isa::Vnni => "vnni",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Bf16 => "bf16",
         }
+    }
+
+    /// Whether bytes are multiplied with AVX-512 VNNI.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn multiplies_bytes(self) -> bool {
+        matches!(self, Isa::Vnni | Isa::Bf16)
+    }
+
+    /// Whether activations that meet BF16 weights are rounded to BF16 where there are many rows.
+    pub(crate) fn rounds(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Isa::Bf16;
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
     }
 
     /// All instruction sets that this processor can run, worst first.
@@ -149,6 +170,9 @@ impl Isa {
                         && is_x86_feature_detected!("avx512vnni")
                     {
                         list.push(Isa::Vnni);
+                        if is_x86_feature_detected!("avx512bf16") {
+                            list.push(Isa::Bf16);
+                        }
                     }
                 }
             }
@@ -181,7 +205,7 @@ pub(crate) fn dispatch_on<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             // SAFETY: `Isa` values other than `Plain` come from `Isa::available`, which detected them.
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: as above.
-            Isa::Avx512 | Isa::Vnni => return unsafe { avx512(kernel) },
+            Isa::Avx512 | Isa::Vnni | Isa::Bf16 => return unsafe { avx512(kernel) },
             _ => {}
         }
     }

@@ -38,7 +38,8 @@ watched against unwatched. Needs no files. A device or driver that computes some
 here. Exit code 1 when a check fails.
 
 The first line tells the instruction set of the CPU kernels. $ZONOS_ISA names another than the best: plain,
-avx2, avx512 or vnni; every command warns of a name that cannot be had.
+avx2, avx512 or vnni; bf16, which is never used unless named, also rounds sixteen rows and more to BF16 where
+they meet BF16 weights. Every command warns of a name that cannot be had.
 
 Examples:
   zonos doctor

@@ -112,7 +112,7 @@ pub(super) enum Input {
 /// Whether the kernels with AVX2 run.
 #[cfg(target_arch = "x86_64")]
 fn fast(isa: Isa) -> bool {
-    matches!(isa, Isa::Avx2 | Isa::Avx512 | Isa::Vnni)
+    matches!(isa, Isa::Avx2 | Isa::Avx512) || isa.multiplies_bytes()
 }
 
 impl Input {
@@ -198,7 +198,7 @@ pub(super) fn products(
             let mut group: [&[Rounded]; MOST] = [&[]; MOST];
             let group = matrix.gather(x, rows, &mut group);
             let weights = matrix.weights(&chunk);
-            if isa == Isa::Vnni {
+            if isa.multiplies_bytes() {
                 // SAFETY: the instruction set was detected; the chunk is inside the matrix, and each row of the
                 // input has the spans of a weight row.
                 unsafe { tile::products(matrix.ggml_type, weights, group, to) };
