@@ -228,6 +228,16 @@ fn open_as(reference: &str, wanted: ModelKind, quiet: bool) -> Result<Checkpoint
     )))
 }
 
+/// A failure of running `model`, such as logits that are no numbers, with its name; others as they are.
+pub(crate) fn of_model(failure: Failure, model: &str) -> Failure {
+    match failure {
+        Failure::Failed(error) if error.is::<Zonos2Error>() => {
+            Failure::Failed(error.context(model.to_owned()))
+        }
+        other => other,
+    }
+}
+
 /// Which tensors are quantised, if any: how many, of which types, the first of them.
 pub(crate) fn quantised(checkpoint: &Checkpoint) -> Option<String> {
     let mut types = BTreeSet::new();

@@ -484,7 +484,8 @@ fn what_is_no_corpus_is_refused_by_name() {
         "layers.3.ffn_norm.weight",
         |bytes| bytes[..2].copy_from_slice(&[0xff, 0x7f]),
     );
-    perplexity(1, &["sequence 0, row", "layer 3"], &[&ids]);
+    let named = format!("error: {model}: ");
+    perplexity(1, &[&named, "sequence 0, row", "layer 3"], &[&ids]);
     let gguf = work.arg("nan.gguf");
     let needles = [
         "model.safetensors: tensor 'blk.3.ffn_norm.weight'",
@@ -496,8 +497,14 @@ fn what_is_no_corpus_is_refused_by_name() {
     let out = work.arg("i.bin");
     work.refuses(
         1,
-        &["sequence 0", "layer 3"],
+        &[&named, "sequence 0", "layer 3"],
         &["imatrix", &model, "--manifest", &manifest, "-o", &out],
+    );
+    let out = work.arg("another");
+    work.refuses(
+        1,
+        &[&named, "layer 3"],
+        &["corpus", &model, "-o", &out, "--frames", "2"],
     );
 }
 

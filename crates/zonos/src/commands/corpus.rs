@@ -145,7 +145,8 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
         &options,
         "speaking",
         global.quiet,
-    )?;
+    )
+    .map_err(|failure| weights::of_model(failure, &args.model))?;
     let sequences: Vec<Sequence> = sequences
         .into_iter()
         .zip(&spoken)

@@ -74,7 +74,9 @@ pub(crate) fn run(args: &ImatrixArgs, global: &GlobalArgs) -> Outcome {
     let bar = RowBar::new(global.quiet, "collecting", rows as u64);
     let mut done = 0;
     for (i, sequence) in corpus.sequences.iter().enumerate() {
-        importance.push(&model, i, sequence)?;
+        importance
+            .push(&model, i, sequence)
+            .map_err(|error| weights::of_model(error.into(), &args.model))?;
         done += sequence.len(width);
         bar.at(done as u64);
     }

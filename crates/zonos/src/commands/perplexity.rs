@@ -118,9 +118,10 @@ pub(crate) fn run(args: &PerplexityArgs, global: &GlobalArgs) -> Outcome {
     };
     let began = Instant::now();
     let done = match &input {
-        Input::Rows(corpus) => measure(&model, corpus, args.save_base.as_deref(), global.quiet)?,
-        Input::Base(path, base) => compare(&model, path, base, global.quiet)?,
-    };
+        Input::Rows(corpus) => measure(&model, corpus, args.save_base.as_deref(), global.quiet),
+        Input::Base(path, base) => compare(&model, path, base, global.quiet),
+    }
+    .map_err(|failure| weights::of_model(failure, &args.model))?;
     let run = Run {
         model: &args.model,
         device: &args.device.device,

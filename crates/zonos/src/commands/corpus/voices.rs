@@ -104,7 +104,8 @@ impl Maker {
             &options,
             "speaking voices",
             quiet,
-        )?;
+        )
+        .map_err(|failure| weights::of_model(failure, &args.model))?;
         let mut voices = Vec::new();
         for (seed, generation) in seeds.into_iter().zip(&spoken) {
             let failed = |error: TtsError| {
