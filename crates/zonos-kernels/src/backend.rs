@@ -403,6 +403,11 @@ pub trait SpeechBackend: Backend {
         portable::silu_gate::<Self>(both, order)
     }
 
+    /// `x` of any shape in f32, whatever float it is stored as.
+    fn to_f32(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        portable::to_f32::<Self>(x)
+    }
+
     /// `x [rows, width]` -> `cap tanh(x / cap)`: near the identity for small values, never beyond `cap`.
     fn soft_cap(x: FloatTensor<Self>, cap: f32) -> FloatTensor<Self> {
         portable::soft_cap::<Self>(x, cap)

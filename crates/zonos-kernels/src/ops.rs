@@ -1,7 +1,7 @@
 //! The operations as plain functions on [`Tensor`]s.
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, FloatDType, Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 use crate::backend::Optional;
 use zonos_gguf::GgmlType;
@@ -187,10 +187,9 @@ pub fn snake(x: Tensor<3>, alpha: Tensor<1>) -> Tensor<3> {
 /// `x` as f32: a cast where it is stored in another float type, nothing where it is f32 already.
 pub fn to_f32<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     if x.dtype() == DType::F32 {
-        x
-    } else {
-        x.cast(FloatDType::F32)
+        return x;
     }
+    Tensor::from_dispatch(<Dispatch as SpeechBackend>::to_f32(x.into_dispatch()))
 }
 
 /// Convolution at stride 1 with Snake before it and a residual after it, each of them optional.

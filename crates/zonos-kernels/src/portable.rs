@@ -43,7 +43,8 @@ const GATHER_ROWS: usize = 2;
 /// Added to Snake's alpha before dividing, as the codec was trained.
 pub(crate) const SNAKE_EPSILON: f64 = 1e-9;
 
-fn to_f32<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+/// See [`SpeechBackend::to_f32`](crate::SpeechBackend::to_f32).
+pub fn to_f32<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     if x.dtype() == DType::F32 {
         x
     } else {

@@ -6,7 +6,7 @@ use burn_flex::FlexTensor;
 use super::simd::Isa;
 use super::{
     attention, block_linear, cache, conv_ops, dense, depthwise, layer_norm, linear, query_tiles,
-    router, statistics, step,
+    router, statistics, step, weights,
 };
 use crate::backend::{Optional, RouterWeights};
 use zonos_gguf::GgmlType;
@@ -173,6 +173,10 @@ impl SpeechBackend for Flex {
 
     fn silu_gate(both: FlexTensor, order: GateOrder) -> FlexTensor {
         step::silu_gate(Isa::best(), both, order)
+    }
+
+    fn to_f32(x: FlexTensor) -> FlexTensor {
+        weights::to_f32(x)
     }
 
     fn soft_cap(x: FlexTensor, cap: f32) -> FlexTensor {

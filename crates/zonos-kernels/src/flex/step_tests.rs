@@ -1,6 +1,7 @@
 //! The small steps between matrices against their portable forms.
 
 use burn::backend::Flex;
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, TensorData};
 use burn_flex::FlexTensor;
 use proptest::prelude::*;
@@ -8,7 +9,24 @@ use proptest::prelude::*;
 use super::linear_tests::{close, floats, tensor};
 use super::simd::Isa;
 use super::step;
+use super::weights::to_f32;
 use crate::{GateOrder, portable};
+
+/// Every bit pattern of a half, read where it lies in a larger tensor too.
+#[test]
+fn halves_are_widened_as_they_are() {
+    for dtype in [DType::F16, DType::BF16] {
+        let bytes = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+        let x = FlexTensor::from_data(TensorData::from_bytes_vec(bytes, [256, 256], dtype));
+        for x in [Flex::float_swap_dims(x.clone(), 0, 1), x] {
+            let expected = floats(portable::to_f32::<Flex>(x.clone()));
+            let y = floats(to_f32(x));
+            for (y, expected) in y.iter().zip(expected) {
+                assert!(y.is_nan() && expected.is_nan() || y.to_bits() == expected.to_bits());
+            }
+        }
+    }
+}
 
 #[test]
 fn what_is_no_number_is_not_capped() {

@@ -1,7 +1,9 @@
 //! Weight rows in their stored dtype, as the kernels read them.
 
+use burn::backend::TensorMetadata;
 use burn::tensor::DType;
 use burn_flex::FlexTensor;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::simd::Simd;
@@ -105,6 +107,17 @@ pub(super) fn f32_tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) ->
     let data = burn::tensor::TensorData::new(values, shape);
     debug_assert_eq!(data.dtype(), DType::F32);
     FlexTensor::from_data(data)
+}
+
+/// See [`SpeechBackend::to_f32`](crate::SpeechBackend::to_f32).
+pub(super) fn to_f32(x: FlexTensor) -> FlexTensor {
+    let shape = x.shape();
+    let widened = match x.dtype() {
+        DType::F16 => elements::<f16>(&contiguous(x)).to_f32_vec(),
+        DType::BF16 => elements::<bf16>(&contiguous(x)).to_f32_vec(),
+        _ => return crate::portable::to_f32::<burn::backend::Flex>(x),
+    };
+    FlexTensor::from_data(burn::tensor::TensorData::new(widened, shape))
 }
 
 /// Whether all operands are f32, which is what the kernels compute in.
