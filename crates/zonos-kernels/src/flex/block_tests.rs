@@ -9,6 +9,7 @@ use zonos_gguf::blocks::{dequantize_row, quantize_row};
 use super::block_linear::{block_expert_gate_up, block_expert_linear, block_linear};
 use super::conv_tests::values;
 use super::linear_tests::{floats, tensor};
+use super::several_rows::MANY;
 use super::simd::Isa;
 use crate::Activations;
 use crate::activations::rounded;
@@ -160,7 +161,7 @@ proptest! {
 
     #[test]
     fn a_batch_gives_the_bits_of_its_rows(
-        t in any_type(), n in 2usize..15, out in 1usize..70, seed in any::<u64>(),
+        t in any_type(), n in 2usize..40, out in 1usize..70, seed in any::<u64>(),
     ) {
         let inner = 768;
         let bytes = weights(t, Fill::Quantised, seed, out, inner);
@@ -168,6 +169,10 @@ proptest! {
         let x = tensor([n, inner], seed, DType::F32);
         for activations in BOTH {
             for isa in Isa::available() {
+                if n >= MANY && matches!(isa, Isa::Plain | Isa::Wide) {
+                    // Many rows are worth decoding for without kernels, and their sums are GEMM's.
+                    continue;
+                }
                 let batch = floats(block_linear(isa, x.clone(), w.clone(), t, activations));
                 for (row, y) in floats(x.clone()).chunks(inner).zip(batch.chunks(out)) {
                     let alone = FlexTensor::from_data(TensorData::new(row.to_vec(), [1, inner]));
@@ -227,20 +232,53 @@ fn the_largest_sums_do_not_overflow() {
                 let inner = 1024;
                 let bytes = weights(t, Fill::Extreme(byte), 0, 3, inner);
                 let w = decoded(t, &bytes);
-                let x = FlexTensor::from_data(TensorData::new(vec![sign; inner], [1, inner]));
+                // One row, and as many as kernels take at a time.
+                for rows in [1, 4] {
+                    let x = TensorData::new(vec![sign; rows * inner], [rows, inner]);
+                    let x = FlexTensor::from_data(x);
+                    for isa in Isa::available() {
+                        for activations in BOTH {
+                            let stack = blocks(&bytes, [3, bytes.len() / 3]);
+                            let got = floats(block_linear(isa, x.clone(), stack, t, activations));
+                            let (y, limit) = expected(&vec![sign; inner], &w[..inner], 2e-6);
+                            // Equal codes with a scale of their own: the sum of magnitudes is the sum, and
+                            // may be 0 though both sides of a difference are large.
+                            let limit = limit.max(2e-6 * 63.0 * 63.0 * inner as f64 / 8.0);
+                            for got in got {
+                                let delta = (f64::from(got) - y).abs();
+                                assert!(
+                                    delta <= limit,
+                                    "{t} {byte:#x} {sign} {isa:?} {activations:?}: {got} {y}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Codes that stand for little, but are stored far from zero: what their offset adds is taken off exactly.
+#[test]
+fn offsets_take_nothing_from_small_products() {
+    for t in GgmlType::QUANTIZED {
+        for byte in [0u8, 0xFF, 0x7F, 0x80] {
+            for seed in 0..100 {
+                let (rows, inner) = (5, t.block_values());
+                let bytes = weights(t, Fill::Extreme(byte), 0, 1, inner);
+                let w = decoded(t, &bytes);
+                let x = tensor([rows, inner], seed, DType::F32);
+                let seen = as_seen(&floats(x.clone()), inner, Activations::EightBit);
                 for isa in Isa::available() {
-                    for activations in BOTH {
-                        let stack = blocks(&bytes, [3, bytes.len() / 3]);
-                        let got = floats(block_linear(isa, x.clone(), stack, t, activations));
-                        let (y, limit) = expected(&vec![sign; inner], &w[..inner], 2e-6);
-                        let delta = (f64::from(got[0]) - y).abs();
-                        // Equal codes with a scale of their own: the sum of magnitudes is the sum, and
-                        // may be 0 though both sides of a difference are large.
-                        let limit = limit.max(2e-6 * 63.0 * 63.0 * inner as f64 / 8.0);
+                    let stack = blocks(&bytes, [1, bytes.len()]);
+                    let got = block_linear(isa, x.clone(), stack, t, Activations::EightBit);
+                    for (x, got) in seen.chunks(inner).zip(floats(got)) {
+                        let (y, limit) = expected(x, &w, 2e-6);
+                        let delta = (f64::from(got) - y).abs();
                         assert!(
                             delta <= limit,
-                            "{t} {byte:#x} {sign} {isa:?} {activations:?}: {} {y}",
-                            got[0]
+                            "{t} {byte:#x} {seed} {isa:?}: {got} against {y}, {limit:e}"
                         );
                     }
                 }

@@ -198,8 +198,10 @@ impl<E: Element> Item<'_, E> {
                         steps,
                         sums.add(o * width),
                         start == 0,
-                        share(o),
-                        of_row,
+                        Ahead {
+                            next: share(o),
+                            bytes: of_row,
+                        },
                     ));
                 }
                 if start + steps == inner {
@@ -237,7 +239,8 @@ unsafe fn widen<S: Simd, E: Element>(from: &[E], to: &mut [f32]) {
     }
 }
 
-/// One block of inputs for `MR` weight rows and a panel: its sum goes to `sums`, or is added to them.
+/// One block of inputs for `MR` weight rows and a panel: its sum goes to `sums`, or is added to them. Of what lies
+/// `ahead`, as many bytes are asked for with each of the `MR` rows' inputs.
 ///
 /// # Safety
 ///
@@ -250,12 +253,11 @@ unsafe fn block<S: Simd, const MR: usize, const NR: usize>(
     steps: usize,
     sums: *mut f32,
     first: bool,
-    next: *const u8,
-    of_row: usize,
+    ahead: Ahead,
 ) {
     let ahead = Ahead {
-        next,
-        bytes: MR * of_row,
+        bytes: MR * ahead.bytes,
+        ..ahead
     };
     // SAFETY: the caller's contract.
     unsafe {

@@ -12,12 +12,6 @@ use std::arch::x86_64::*;
 
 use zonos_gguf::blocks::iq4::GRID;
 
-/// What codes are when activations stay f32: signed, nothing to be taken off.
-pub(super) const FLOATS: bool = true;
-/// What codes are when activations are bytes: signed where [`Format::SIGNED`], else [`Format::OFFSET`] too
-/// high.
-pub(super) const BYTES: bool = false;
-
 /// What all formats say of themselves.
 ///
 /// # Safety
@@ -28,22 +22,17 @@ pub(super) trait Format: 'static {
     const SIZE: usize;
     /// What stands for zero among the codes as they are stored.
     const OFFSET: u8;
-    /// Whether the codes that meet rounded activations are signed.
-    const SIGNED: bool;
 }
 
 /// A format whose blocks are 32 values.
 pub(super) trait Short: Format {
     /// Whether there is a minimum.
     const MINIMUM: bool;
-    /// Whether something is added for the sum of rounded activations: a minimum, or what the codes' offset
-    /// takes off.
-    const LOW: bool;
-    /// Of the first `count` of up to 8 blocks side by side: scales, and what is added for each unit of the
-    /// sum of activations. Zero beyond `count`.
+    /// Of the first `count` of up to 8 blocks side by side: scales, and minima, which are added for each unit of
+    /// the sum of activations. Zero beyond `count`.
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256);
     /// The codes.
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i;
+    unsafe fn codes(block: *const u8) -> __m256i;
 }
 
 /// Which of the activations' sums minima are multiplied with.
@@ -59,18 +48,13 @@ pub(super) enum Minima {
 
 /// A format whose blocks are 8 slices of 32 values.
 pub(super) trait Long: Format {
-    /// Where activations are rounded.
-    const ROUNDED: Minima;
-    /// Where they stay f32.
-    const FLOATS: Minima;
+    /// Which minima there are.
+    const MINIMA: Minima;
     /// What slices share.
     type Head: Copy;
     unsafe fn head(block: *const u8) -> Self::Head;
     /// The codes of a slice.
-    unsafe fn codes<const J: usize, const MODE: bool>(
-        block: *const u8,
-        head: &Self::Head,
-    ) -> __m256i;
+    unsafe fn codes<const J: usize>(block: *const u8, head: &Self::Head) -> __m256i;
     /// The integer scales of a slice, those of its values in 16 bits.
     unsafe fn multipliers<const J: usize>(head: &Self::Head) -> __m256i;
     /// What the integer scales are multiplied with, in all lanes.
@@ -119,19 +103,6 @@ unsafe fn first_halves<const SIZE: usize>(span: *const u8, count: usize) -> __m2
             bits[j] = half_bits(span.add(j * SIZE));
         }
         _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast()))
-    }
-}
-
-/// The scales that `count` blocks of `SIZE` bytes begin with, and what the codes' offset takes off under them.
-#[inline(always)]
-unsafe fn offset_halves<F: Format, const SIZE: usize>(
-    span: *const u8,
-    count: usize,
-) -> (__m256, __m256) {
-    unsafe {
-        let scales = first_halves::<SIZE>(span, count);
-        let offset = _mm256_set1_ps(-f32::from(F::OFFSET));
-        (scales, _mm256_mul_ps(scales, offset))
     }
 }
 
@@ -232,11 +203,11 @@ unsafe fn on_grid(codes: __m256i) -> __m256i {
     unsafe { _mm256_shuffle_epi8(both_lanes(GRID.as_ptr().cast()), codes) }
 }
 
-/// Codes less their offset where `MODE` is [`FLOATS`].
+/// Codes less their offset.
 #[inline(always)]
-unsafe fn centred<F: Format, const MODE: bool>(codes: __m256i) -> __m256i {
+unsafe fn centred<F: Format>(codes: __m256i) -> __m256i {
     unsafe {
-        if MODE && F::OFFSET > 0 {
+        if F::OFFSET > 0 {
             _mm256_sub_epi8(codes, bytes(F::OFFSET))
         } else {
             codes
@@ -245,47 +216,45 @@ unsafe fn centred<F: Format, const MODE: bool>(codes: __m256i) -> __m256i {
 }
 
 macro_rules! formats {
-    ($($(#[$doc:meta])* $name:ident, $size:literal, $offset:literal, $signed:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $size:literal, $offset:literal;)*) => {$(
         $(#[$doc])*
         pub(super) struct $name;
         impl Format for $name {
             const SIZE: usize = $size;
             const OFFSET: u8 = $offset;
-            const SIGNED: bool = $signed;
         }
     )*};
 }
 
 formats! {
     /// `d` at 0, codes at 2.
-    Q8_0, 34, 0, true;
+    Q8_0, 34, 0;
     /// `d` at 0, nibbles at 2.
-    Q4_0, 18, 8, false;
+    Q4_0, 18, 8;
     /// `d` at 0, minimum at 2, nibbles at 4.
-    Q4_1, 20, 0, false;
+    Q4_1, 20, 0;
     /// `d` at 0, fifth bits at 2, nibbles at 6.
-    Q5_0, 22, 16, false;
+    Q5_0, 22, 16;
     /// `d` at 0, minimum at 2, fifth bits at 4, nibbles at 8.
-    Q5_1, 24, 0, false;
+    Q5_1, 24, 0;
     /// `d` at 0, nibbles at 2.
-    Iq4Nl, 18, 0, true;
+    Iq4Nl, 18, 0;
     /// Scales and minima at 0, codes at 16, `d` at 80, `dmin` at 82.
-    Q2K, 84, 0, false;
+    Q2K, 84, 0;
     /// Upper bits at 0, lower two at 32, scales at 96, `d` at 108.
-    Q3K, 110, 4, false;
+    Q3K, 110, 4;
     /// `d` at 0, `dmin` at 2, scales and minima at 4, nibbles at 16.
-    Q4K, 144, 0, false;
+    Q4K, 144, 0;
     /// `d` at 0, `dmin` at 2, scales and minima at 4, fifth bits at 16, nibbles at 48.
-    Q5K, 176, 0, false;
+    Q5K, 176, 0;
     /// Nibbles at 0, upper bits at 128, scales at 192, `d` at 208.
-    Q6K, 210, 32, false;
+    Q6K, 210, 32;
     /// `d` at 0, upper bits of the scales at 2, lower at 4, nibbles at 8.
-    Iq4Xs, 136, 0, true;
+    Iq4Xs, 136, 0;
 }
 
 impl Short for Q8_0 {
     const MINIMUM: bool = false;
-    const LOW: bool = false;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
         unsafe {
@@ -296,69 +265,13 @@ impl Short for Q8_0 {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+    unsafe fn codes(block: *const u8) -> __m256i {
         unsafe { load(block.add(2)) }
     }
 }
 
 impl Short for Q4_0 {
     const MINIMUM: bool = false;
-    const LOW: bool = true;
-    #[inline(always)]
-    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe { offset_halves::<Self, { Self::SIZE }>(span, count) }
-    }
-    #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { centred::<Self, MODE>(nibbles(block.add(2))) }
-    }
-}
-
-impl Short for Q4_1 {
-    const MINIMUM: bool = true;
-    const LOW: bool = true;
-    #[inline(always)]
-    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
-    }
-    #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { nibbles(block.add(4)) }
-    }
-}
-
-impl Short for Q5_0 {
-    const MINIMUM: bool = false;
-    const LOW: bool = true;
-    #[inline(always)]
-    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe { offset_halves::<Self, { Self::SIZE }>(span, count) }
-    }
-    #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe {
-            let codes = _mm256_or_si256(nibbles(block.add(6)), fifth_bits(block.add(2)));
-            centred::<Self, MODE>(codes)
-        }
-    }
-}
-
-impl Short for Q5_1 {
-    const MINIMUM: bool = true;
-    const LOW: bool = true;
-    #[inline(always)]
-    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
-        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
-    }
-    #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
-        unsafe { _mm256_or_si256(nibbles(block.add(8)), fifth_bits(block.add(4))) }
-    }
-}
-
-impl Short for Iq4Nl {
-    const MINIMUM: bool = false;
-    const LOW: bool = false;
     #[inline(always)]
     unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
         unsafe {
@@ -369,7 +282,68 @@ impl Short for Iq4Nl {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const MODE: bool>(block: *const u8) -> __m256i {
+    unsafe fn codes(block: *const u8) -> __m256i {
+        unsafe { centred::<Self>(nibbles(block.add(2))) }
+    }
+}
+
+impl Short for Q4_1 {
+    const MINIMUM: bool = true;
+    #[inline(always)]
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
+    }
+    #[inline(always)]
+    unsafe fn codes(block: *const u8) -> __m256i {
+        unsafe { nibbles(block.add(4)) }
+    }
+}
+
+impl Short for Q5_0 {
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            (
+                first_halves::<{ Self::SIZE }>(span, count),
+                _mm256_setzero_ps(),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes(block: *const u8) -> __m256i {
+        unsafe {
+            let codes = _mm256_or_si256(nibbles(block.add(6)), fifth_bits(block.add(2)));
+            centred::<Self>(codes)
+        }
+    }
+}
+
+impl Short for Q5_1 {
+    const MINIMUM: bool = true;
+    #[inline(always)]
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe { first_pairs::<{ Self::SIZE }>(span, count) }
+    }
+    #[inline(always)]
+    unsafe fn codes(block: *const u8) -> __m256i {
+        unsafe { _mm256_or_si256(nibbles(block.add(8)), fifth_bits(block.add(4))) }
+    }
+}
+
+impl Short for Iq4Nl {
+    const MINIMUM: bool = false;
+    #[inline(always)]
+    unsafe fn scales(span: *const u8, count: usize) -> (__m256, __m256) {
+        unsafe {
+            (
+                first_halves::<{ Self::SIZE }>(span, count),
+                _mm256_setzero_ps(),
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn codes(block: *const u8) -> __m256i {
         unsafe { on_grid(nibbles(block.add(2))) }
     }
 }
@@ -420,12 +394,6 @@ unsafe fn unsigned_floats(bytes: __m128i) -> __m256 {
     unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)) }
 }
 
-/// Signed bytes as floats.
-#[inline(always)]
-unsafe fn signed_floats(bytes: __m128i) -> __m256 {
-    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)) }
-}
-
 /// The head of a block with a scale and a minimum for each slice.
 #[derive(Clone, Copy)]
 pub(super) struct SliceMinima {
@@ -455,8 +423,7 @@ unsafe fn slice_minima(block: *const u8) -> SliceMinima {
 
 macro_rules! slice_minima_head {
     () => {
-        const ROUNDED: Minima = Minima::Slices;
-        const FLOATS: Minima = Minima::Slices;
+        const MINIMA: Minima = Minima::Slices;
         type Head = SliceMinima;
         #[inline(always)]
         unsafe fn head(block: *const u8) -> SliceMinima {
@@ -489,10 +456,7 @@ unsafe fn slice_nibbles<const J: usize>(p: *const u8) -> __m256i {
 impl Long for Q4K {
     slice_minima_head!();
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(
-        block: *const u8,
-        _: &SliceMinima,
-    ) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &SliceMinima) -> __m256i {
         unsafe { slice_nibbles::<J>(block.add(16)) }
     }
 }
@@ -500,10 +464,7 @@ impl Long for Q4K {
 impl Long for Q5K {
     slice_minima_head!();
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(
-        block: *const u8,
-        _: &SliceMinima,
-    ) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &SliceMinima) -> __m256i {
         unsafe {
             let fifth = right(load(block.add(16)), J as i32 - 4);
             _mm256_or_si256(
@@ -514,7 +475,7 @@ impl Long for Q5K {
     }
 }
 
-/// The head of a block with a signed scale for each half slice and an offset.
+/// The head of a block with signed scales.
 #[derive(Clone, Copy)]
 pub(super) struct HalfScales {
     /// In both lanes.
@@ -522,23 +483,9 @@ pub(super) struct HalfScales {
     factor: __m256,
 }
 
-#[inline(always)]
-unsafe fn half_offsets(head: &HalfScales, offset: f32) -> [__m256; 2] {
-    unsafe {
-        let unit = _mm256_mul_ps(head.factor, _mm256_set1_ps(offset / UNSIGNED));
-        let scales = _mm256_castsi256_si128(head.scales);
-        let (first, second) = (
-            signed_floats(scales),
-            signed_floats(_mm_unpackhi_epi64(scales, scales)),
-        );
-        [_mm256_mul_ps(first, unit), _mm256_mul_ps(second, unit)]
-    }
-}
-
 macro_rules! half_scales_head {
-    ($offset:literal) => {
-        const ROUNDED: Minima = Minima::Halves;
-        const FLOATS: Minima = Minima::None;
+    () => {
+        const MINIMA: Minima = Minima::None;
         type Head = HalfScales;
         #[inline(always)]
         unsafe fn multipliers<const J: usize>(head: &HalfScales) -> __m256i {
@@ -549,8 +496,8 @@ macro_rules! half_scales_head {
             head.factor
         }
         #[inline(always)]
-        unsafe fn minima(head: &HalfScales) -> [__m256; 2] {
-            unsafe { half_offsets(head, $offset) }
+        unsafe fn minima(_: &HalfScales) -> [__m256; 2] {
+            unsafe { [_mm256_setzero_ps(); 2] }
         }
     };
 }
@@ -566,7 +513,7 @@ unsafe fn two_bits<const J: usize>(p: *const u8, at: i32) -> __m256i {
 }
 
 impl Long for Q6K {
-    half_scales_head!(32.0);
+    half_scales_head!();
     #[inline(always)]
     unsafe fn head(block: *const u8) -> HalfScales {
         unsafe {
@@ -577,19 +524,19 @@ impl Long for Q6K {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &HalfScales) -> __m256i {
         unsafe {
             let (h, u, v) = (J / 4, J / 2 % 2, J % 2);
             let low = right(load(block.add(64 * h + 32 * v)), 4 * u as i32);
             let low = _mm256_and_si256(low, bytes(15));
             let high = two_bits::<J>(block.add(128), 4);
-            centred::<Self, MODE>(_mm256_or_si256(low, high))
+            centred::<Self>(_mm256_or_si256(low, high))
         }
     }
 }
 
 impl Long for Q3K {
-    half_scales_head!(4.0);
+    half_scales_head!();
     #[inline(always)]
     unsafe fn head(block: *const u8) -> HalfScales {
         unsafe {
@@ -614,10 +561,10 @@ impl Long for Q3K {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &HalfScales) -> __m256i {
         unsafe {
             let upper = _mm256_and_si256(right(load(block), J as i32 - 2), bytes(4));
-            centred::<Self, MODE>(_mm256_or_si256(two_bits::<J>(block.add(32), 0), upper))
+            centred::<Self>(_mm256_or_si256(two_bits::<J>(block.add(32), 0), upper))
         }
     }
 }
@@ -633,8 +580,7 @@ pub(super) struct HalfMinima {
 }
 
 impl Long for Q2K {
-    const ROUNDED: Minima = Minima::Halves;
-    const FLOATS: Minima = Minima::Halves;
+    const MINIMA: Minima = Minima::Halves;
     type Head = HalfMinima;
     #[inline(always)]
     unsafe fn head(block: *const u8) -> HalfMinima {
@@ -650,7 +596,7 @@ impl Long for Q2K {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfMinima) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &HalfMinima) -> __m256i {
         unsafe { two_bits::<J>(block.add(16), 0) }
     }
     #[inline(always)]
@@ -674,8 +620,7 @@ impl Long for Q2K {
 }
 
 impl Long for Iq4Xs {
-    const ROUNDED: Minima = Minima::None;
-    const FLOATS: Minima = Minima::None;
+    const MINIMA: Minima = Minima::None;
     type Head = HalfScales;
     #[inline(always)]
     unsafe fn head(block: *const u8) -> HalfScales {
@@ -698,7 +643,7 @@ impl Long for Iq4Xs {
         }
     }
     #[inline(always)]
-    unsafe fn codes<const J: usize, const MODE: bool>(block: *const u8, _: &HalfScales) -> __m256i {
+    unsafe fn codes<const J: usize>(block: *const u8, _: &HalfScales) -> __m256i {
         unsafe { on_grid(nibbles(block.add(8 + 16 * J))) }
     }
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Products of weight rows in blocks with a few rows of activations, with AVX2.
+//! Products of weight rows in blocks with a few rows of f32 activations, with AVX2.
 //!
 //! Codes are unpacked once into a register and meet all activation rows there. Every result is summed in
 //! an order that depends on the length of the rows alone.
@@ -31,14 +31,6 @@ const AHEAD: usize = 1024;
 /// The processor has AVX2, FMA and F16C. `blocks` blocks are readable in each row, and the spans that they
 /// cover in each row of activations.
 pub(super) trait Loops: Format {
-    /// With rounded activations.
-    unsafe fn rounded<const R: usize, const M: usize>(
-        rows: [*const u8; R],
-        x: [*const Rounded; M],
-        blocks: usize,
-        sums: *mut [__m256; M],
-        pitch: usize,
-    );
     /// With f32 activations.
     unsafe fn floats<const R: usize, const M: usize>(
         rows: [*const u8; R],
@@ -52,20 +44,9 @@ pub(super) trait Loops: Format {
 }
 
 macro_rules! loops {
-    ($values:expr, $rounded:ident, $floats:ident: $($name:ident)*) => {$(
+    ($values:expr, $floats:ident: $($name:ident)*) => {$(
         impl Loops for $name {
             const VALUES: usize = $values;
-            #[inline(always)]
-            unsafe fn rounded<const R: usize, const M: usize>(
-                rows: [*const u8; R],
-                x: [*const Rounded; M],
-                blocks: usize,
-                sums: *mut [__m256; M],
-                pitch: usize,
-            ) {
-                // SAFETY: the caller's contract.
-                unsafe { $rounded::<Self, R, M>(rows, x, blocks, sums, pitch) }
-            }
             #[inline(always)]
             unsafe fn floats<const R: usize, const M: usize>(
                 rows: [*const u8; R],
@@ -81,8 +62,8 @@ macro_rules! loops {
     )*};
 }
 
-loops!(SLICE, short_rounded, short_floats: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
-loops!(SPAN, long_rounded, long_floats: Q2K Q3K Q4K Q5K Q6K Iq4Xs);
+loops!(SLICE, short: Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Iq4Nl);
+loops!(SPAN, long: Q2K Q3K Q4K Q5K Q6K Iq4Xs);
 
 /// Asks for the `size` bytes that come some time after those at `block`. They need not be readable.
 #[inline(always)]
@@ -91,20 +72,6 @@ fn ask(block: *const u8, size: usize) {
     while at < size {
         simd::ask(block.wrapping_add(AHEAD + at));
         at += 64;
-    }
-}
-
-/// Sums of four products each, of codes (signed if `SIGNED`) with rounded activations.
-#[inline(always)]
-unsafe fn fours<const SIGNED: bool>(codes: __m256i, x: __m256i, scales: __m256i) -> __m256i {
-    unsafe {
-        // The sum of two products is at most 2 * 128 * 127, which 16 bits hold.
-        let pairs = if SIGNED {
-            _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
-        } else {
-            _mm256_maddubs_epi16(codes, x)
-        };
-        _mm256_madd_epi16(pairs, scales)
     }
 }
 
@@ -162,113 +129,43 @@ macro_rules! each_slice {
 #[repr(align(32))]
 struct Eight([f32; 8]);
 
-macro_rules! short {
-    ($(#[$doc:meta])* $name:ident, $input:ident, $span:ident) => {
-        $(#[$doc])*
-        #[inline(always)]
-        unsafe fn $name<F: Short, const R: usize, const M: usize>(
-            rows: [*const u8; R],
-            x: [*const $input; M],
-            blocks: usize,
-            sums: *mut [__m256; M],
-            pitch: usize,
-        ) {
-            unsafe {
-                let mut acc = [[_mm256_setzero_ps(); M]; R];
-                for r in 0..R {
-                    acc[r] = *sums.add(r * pitch);
-                }
-                let whole = blocks / 8;
-                for s in 0..whole {
-                    for r in 0..R {
-                        let span = rows[r].add(s * 8 * F::SIZE);
-                        ask(span, 8 * F::SIZE);
-                        $span::<F, M, true>(span, &x, s, 8, &mut acc[r]);
-                    }
-                }
-                if 8 * whole < blocks {
-                    for r in 0..R {
-                        let span = rows[r].add(8 * whole * F::SIZE);
-                        $span::<F, M, false>(span, &x, whole, blocks - 8 * whole, &mut acc[r]);
-                    }
-                }
-                for r in 0..R {
-                    *sums.add(r * pitch) = acc[r];
-                }
+/// The way through the blocks of formats of 32 values.
+#[inline(always)]
+unsafe fn short<F: Short, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Floats; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        let whole = blocks / 8;
+        for s in 0..whole {
+            for r in 0..R {
+                let at = rows[r].add(s * 8 * F::SIZE);
+                ask(at, 8 * F::SIZE);
+                span::<F, M, true>(at, &x, s, 8, &mut acc[r]);
             }
         }
-    };
+        if 8 * whole < blocks {
+            for r in 0..R {
+                let at = rows[r].add(8 * whole * F::SIZE);
+                span::<F, M, false>(at, &x, whole, blocks - 8 * whole, &mut acc[r]);
+            }
+        }
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
 }
-
-short!(short_rounded, Rounded, rounded_span);
-short!(short_floats, Floats, floats_span);
 
 /// The first `count` blocks of a span of a short format, all 8 where `WHOLE`.
 #[inline(always)]
-unsafe fn rounded_span<F: Short, const M: usize, const WHOLE: bool>(
-    span: *const u8,
-    x: &[*const Rounded; M],
-    s: usize,
-    count: usize,
-    acc: &mut [__m256; M],
-) {
-    #[inline(always)]
-    unsafe fn one<F: Short, const M: usize>(
-        span: *const u8,
-        x: &[*const Rounded; M],
-        s: usize,
-        factors: &[Eight; M],
-        j: usize,
-        acc: &mut [__m256; M],
-    ) {
-        unsafe {
-            let codes = F::codes::<BYTES>(span.add(j * F::SIZE));
-            for m in 0..M {
-                let q = (*x[m].add(s)).codes.as_ptr().add(SLICE * j);
-                let q = _mm256_load_si256(q.cast());
-                let ones = _mm256_set1_epi16(1);
-                let fours = if F::SIGNED {
-                    fours::<true>(codes, q, ones)
-                } else {
-                    fours::<false>(codes, q, ones)
-                };
-                let factor = splat(factors[m].0.as_ptr().add(j));
-                acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), factor, acc[m]);
-            }
-        }
-    }
-    unsafe {
-        let (scales, minima) = F::scales(span, if WHOLE { 8 } else { count });
-        let mut factors = [const { Eight([0.0; 8]) }; M];
-        for m in 0..M {
-            let x = x[m].add(s);
-            let factor = _mm256_mul_ps(scales, _mm256_load_ps((*x).scale.as_ptr()));
-            _mm256_store_ps(factors[m].0.as_mut_ptr(), factor);
-            if F::LOW {
-                let sums = _mm256_load_ps((*x).sum.as_ptr());
-                acc[m] = _mm256_fmadd_ps(minima, sums, acc[m]);
-            }
-        }
-        if WHOLE {
-            one::<F, M>(span, x, s, &factors, 0, acc);
-            one::<F, M>(span, x, s, &factors, 1, acc);
-            one::<F, M>(span, x, s, &factors, 2, acc);
-            one::<F, M>(span, x, s, &factors, 3, acc);
-            one::<F, M>(span, x, s, &factors, 4, acc);
-            one::<F, M>(span, x, s, &factors, 5, acc);
-            one::<F, M>(span, x, s, &factors, 6, acc);
-            one::<F, M>(span, x, s, &factors, 7, acc);
-        } else {
-            for j in 0..count {
-                one::<F, M>(span, x, s, &factors, j, acc);
-            }
-        }
-    }
-}
-
-/// As [`rounded_span`], with f32 activations.
-#[inline(always)]
-unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
+unsafe fn span<F: Short, const M: usize, const WHOLE: bool>(
     span: *const u8,
     x: &[*const Floats; M],
     s: usize,
@@ -285,7 +182,7 @@ unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
         acc: &mut [__m256; M],
     ) {
         unsafe {
-            let wide = widen(F::codes::<FLOATS>(span.add(j * F::SIZE)));
+            let wide = widen(F::codes(span.add(j * F::SIZE)));
             let factor = splat(factors.0.as_ptr().add(j));
             for m in 0..M {
                 let x = x[m].add(s);
@@ -321,36 +218,6 @@ unsafe fn floats_span<F: Short, const M: usize, const WHOLE: bool>(
     }
 }
 
-#[inline(always)]
-unsafe fn slice_rounded<F: Long, const M: usize, const J: usize>(
-    block: *const u8,
-    head: &F::Head,
-    x: &[*const Rounded; M],
-    b: usize,
-    p: &mut [__m256; M],
-) {
-    unsafe {
-        let codes = F::codes::<J, BYTES>(block, head);
-        let scales = F::multipliers::<J>(head);
-        for m in 0..M {
-            let x = x[m].add(b);
-            let q = _mm256_load_si256((*x).codes.as_ptr().add(SLICE * J).cast());
-            let fours = if F::SIGNED {
-                fours::<true>(codes, q, scales)
-            } else {
-                fours::<false>(codes, q, scales)
-            };
-            let scale = splat((*x).scale.as_ptr().add(J));
-            let fours = _mm256_cvtepi32_ps(fours);
-            p[m] = if J == 0 {
-                _mm256_mul_ps(fours, scale)
-            } else {
-                _mm256_fmadd_ps(fours, scale, p[m])
-            };
-        }
-    }
-}
-
 /// `acc` less minima times sums.
 #[inline(always)]
 unsafe fn less(
@@ -373,7 +240,7 @@ unsafe fn less(
 }
 
 #[inline(always)]
-unsafe fn slice_floats<F: Long, const M: usize, const J: usize>(
+unsafe fn slice<F: Long, const M: usize, const J: usize>(
     block: *const u8,
     head: &F::Head,
     x: &[*const Floats; M],
@@ -381,7 +248,7 @@ unsafe fn slice_floats<F: Long, const M: usize, const J: usize>(
     p: &mut [__m256; M],
 ) {
     unsafe {
-        let wide = widen(F::codes::<J, FLOATS>(block, head));
+        let wide = widen(F::codes::<J>(block, head));
         // The words of a pair are equal: the upper one, with its sign, is the scale.
         let scale = _mm256_srai_epi32::<16>(F::multipliers::<J>(head));
         let scale = _mm256_cvtepi32_ps(scale);
@@ -399,53 +266,46 @@ unsafe fn slice_floats<F: Long, const M: usize, const J: usize>(
 
 /// The way through the blocks of formats of 256 values: slices of a block are summed under their integer
 /// scales, then under the block's factor, and what the minima take off comes last.
-macro_rules! long {
-    ($name:ident, $input:ty, $slice:ident, $minima:ident) => {
-        #[inline(always)]
-        unsafe fn $name<F: Long, const R: usize, const M: usize>(
-            rows: [*const u8; R],
-            x: [*const $input; M],
-            blocks: usize,
-            sums: *mut [__m256; M],
-            pitch: usize,
-        ) {
-            unsafe {
-                let mut acc = [[_mm256_setzero_ps(); M]; R];
-                for r in 0..R {
-                    acc[r] = *sums.add(r * pitch);
-                }
-                for b in 0..blocks {
-                    for r in 0..R {
-                        let block = rows[r].add(b * F::SIZE);
-                        ask(block, F::SIZE);
-                        let head = F::head(block);
-                        let mut p = [_mm256_setzero_ps(); M];
-                        each_slice!($slice::<F, M>(block, &head, &x, b, &mut p));
-                        let factor = F::factor(&head);
-                        let minima = F::minima(&head);
-                        for m in 0..M {
-                            let x = x[m].add(b);
-                            acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
-                            acc[r][m] = less(
-                                F::$minima,
-                                minima,
-                                (*x).sum.as_ptr(),
-                                (*x).halves.as_ptr(),
-                                acc[r][m],
-                            );
-                        }
-                    }
-                }
-                for r in 0..R {
-                    *sums.add(r * pitch) = acc[r];
+#[inline(always)]
+unsafe fn long<F: Long, const R: usize, const M: usize>(
+    rows: [*const u8; R],
+    x: [*const Floats; M],
+    blocks: usize,
+    sums: *mut [__m256; M],
+    pitch: usize,
+) {
+    unsafe {
+        let mut acc = [[_mm256_setzero_ps(); M]; R];
+        for r in 0..R {
+            acc[r] = *sums.add(r * pitch);
+        }
+        for b in 0..blocks {
+            for r in 0..R {
+                let block = rows[r].add(b * F::SIZE);
+                ask(block, F::SIZE);
+                let head = F::head(block);
+                let mut p = [_mm256_setzero_ps(); M];
+                each_slice!(slice::<F, M>(block, &head, &x, b, &mut p));
+                let factor = F::factor(&head);
+                let minima = F::minima(&head);
+                for m in 0..M {
+                    let x = x[m].add(b);
+                    acc[r][m] = _mm256_fmadd_ps(p[m], factor, acc[r][m]);
+                    acc[r][m] = less(
+                        F::MINIMA,
+                        minima,
+                        (*x).sum.as_ptr(),
+                        (*x).halves.as_ptr(),
+                        acc[r][m],
+                    );
                 }
             }
         }
-    };
+        for r in 0..R {
+            *sums.add(r * pitch) = acc[r];
+        }
+    }
 }
-
-long!(long_rounded, Rounded, slice_rounded, ROUNDED);
-long!(long_floats, Floats, slice_floats, FLOATS);
 
 /// Some weight rows, one behind the other.
 #[derive(Clone, Copy)]
@@ -466,76 +326,62 @@ unsafe fn sum(v: __m256) -> f32 {
     }
 }
 
-macro_rules! chunk {
-    ($(#[$doc:meta])* $name:ident, $loop:ident, $input:ty) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        ///
-        /// The processor has AVX2, FMA and F16C; the weights are readable, and the spans of their rows in
-        /// `x`.
-        #[target_feature(enable = "avx2,fma,f16c")]
-        unsafe fn $name<F: Loops, const M: usize>(
-            weights: Weights,
-            x: [*const $input; M],
-            out: &mut [f32],
-        ) {
-            let Weights { start, row, count } = weights;
-            assert!(count <= CHUNK && out.len() == count * M);
-            let blocks = row / F::SIZE;
-            let per_span = SPAN / F::VALUES;
-            let spans = (NEAR / (M * size_of::<$input>())).max(1);
-            let mut sums = [[_mm256_setzero_ps(); M]; CHUNK];
-            let mut first = 0;
-            while first < blocks {
-                let taken = (blocks - first).min(spans * per_span);
-                let mut part = x;
-                for m in 0..M {
-                    part[m] = x[m].wrapping_add(first / per_span);
+/// Products of some weight rows with f32 activations, `[weight rows, M]`.
+///
+/// # Safety
+///
+/// The processor has AVX2, FMA and F16C; the weights are readable, and the spans of their rows in `x`.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn chunk<F: Loops, const M: usize>(
+    weights: Weights,
+    x: [*const Floats; M],
+    out: &mut [f32],
+) {
+    let Weights { start, row, count } = weights;
+    assert!(count <= CHUNK && out.len() == count * M);
+    let blocks = row / F::SIZE;
+    let per_span = SPAN / F::VALUES;
+    let spans = (NEAR / (M * size_of::<Floats>())).max(1);
+    let mut sums = [[_mm256_setzero_ps(); M]; CHUNK];
+    let mut first = 0;
+    while first < blocks {
+        let taken = (blocks - first).min(spans * per_span);
+        let mut part = x;
+        for m in 0..M {
+            part[m] = x[m].wrapping_add(first / per_span);
+        }
+        let mut at = 0;
+        // SAFETY: rows and blocks are those that exist, and `sums` has a place for each row.
+        unsafe {
+            if M == 1 {
+                // Two rows at a time hide each other's latency; far apart, so that what is asked
+                // for ahead is what comes next.
+                let pairs = count / 2;
+                while at < pairs {
+                    let near = start.add(at * row + first * F::SIZE);
+                    let rows = [near, near.add(pairs * row)];
+                    F::floats::<2, M>(rows, part, taken, sums.as_mut_ptr().add(at), pairs);
+                    at += 1;
                 }
-                let mut at = 0;
-                // SAFETY: rows and blocks are those that exist, and `sums` has a place for each row.
-                unsafe {
-                    if M == 1 {
-                        // Two rows at a time hide each other's latency; far apart, so that what is asked
-                        // for ahead is what comes next.
-                        let pairs = count / 2;
-                        while at < pairs {
-                            let near = start.add(at * row + first * F::SIZE);
-                            let rows = [near, near.add(pairs * row)];
-                            F::$loop::<2, M>(rows, part, taken, sums.as_mut_ptr().add(at), pairs);
-                            at += 1;
-                        }
-                        at = 2 * pairs;
-                    }
-                    while at < count {
-                        let rows = [start.add(at * row + first * F::SIZE)];
-                        F::$loop::<1, M>(rows, part, taken, sums.as_mut_ptr().add(at), 0);
-                        at += 1;
-                    }
-                }
-                first += taken;
+                at = 2 * pairs;
             }
-            for r in 0..count {
-                for m in 0..M {
-                    // SAFETY: within a function that has the instruction set.
-                    out[r * M + m] = unsafe { sum(sums[r][m]) };
-                }
+            while at < count {
+                let rows = [start.add(at * row + first * F::SIZE)];
+                F::floats::<1, M>(rows, part, taken, sums.as_mut_ptr().add(at), 0);
+                at += 1;
             }
         }
-    };
+        first += taken;
+    }
+    for r in 0..count {
+        for m in 0..M {
+            // SAFETY: within a function that has the instruction set.
+            out[r * M + m] = unsafe { sum(sums[r][m]) };
+        }
+    }
 }
 
-chunk! {
-    /// Products of some weight rows with rounded activations, `[weight rows, M]`.
-    rounded_chunk, rounded, Rounded
-}
-chunk! {
-    /// Products of some weight rows with f32 activations, `[weight rows, M]`.
-    floats_chunk, floats, Floats
-}
-
-/// Calls `$chunk` for the format of `$type` and as many rows as there are in `$x`: 1, 2, 4, or 8 where given.
+/// Calls a function for the format of a type.
 macro_rules! by_format {
     ($type:expr, $call:ident $arguments:tt) => {
         match $type {
@@ -558,59 +404,25 @@ macro_rules! by_format {
 
 pub(super) use by_format;
 
-/// Rows of activations that one pass over rounded ones takes at most.
-pub(super) const MOST_ROUNDED: usize = 8;
-/// Rows of activations that one pass over f32 ones takes at most.
-pub(super) const MOST_FLOATS: usize = 4;
+/// Rows of activations that one pass takes at most.
+pub(super) const MOST: usize = 4;
 
 /// Rows that the next pass takes of those left.
-pub(super) fn pass(left: usize, most: usize) -> usize {
-    if left >= most {
-        most
+pub(super) fn pass(left: usize) -> usize {
+    if left >= MOST {
+        MOST
     } else {
         // The largest power of two.
         1 << left.ilog2()
     }
 }
 
-/// `out [weight rows, rows]` of rounded activations, as many rows as [`pass`] gives.
-///
-/// # Safety
-///
-/// The processor has AVX2, FMA and F16C; the weights are whole readable rows of blocks of the type, and
-/// each row of `x` covers them.
-pub(super) unsafe fn rounded(
-    ggml_type: GgmlType,
-    weights: Weights,
-    x: &[&[Rounded]],
-    out: &mut [f32],
-) {
-    unsafe fn of<F: Loops>(weights: Weights, x: &[&[Rounded]], out: &mut [f32]) {
-        let at = |m: usize| x[m].as_ptr();
-        // SAFETY: the caller's contract.
-        unsafe {
-            match x.len() {
-                1 => rounded_chunk::<F, 1>(weights, [at(0)], out),
-                2 => rounded_chunk::<F, 2>(weights, [at(0), at(1)], out),
-                4 => rounded_chunk::<F, 4>(weights, [at(0), at(1), at(2), at(3)], out),
-                8 => rounded_chunk::<F, 8>(
-                    weights,
-                    [at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7)],
-                    out,
-                ),
-                n => unreachable!("{n} rows in a pass"),
-            }
-        }
-    }
-    // SAFETY: the caller's contract.
-    unsafe { by_format!(ggml_type, of(weights, x, out)) }
-}
-
 /// `out [weight rows, rows]` of f32 activations, as many rows as [`pass`] gives.
 ///
 /// # Safety
 ///
-/// As [`rounded`].
+/// The processor has AVX2, FMA and F16C; the weights are whole readable rows of blocks of the type, and each row
+/// of `x` covers them.
 pub(super) unsafe fn floats(
     ggml_type: GgmlType,
     weights: Weights,
@@ -622,9 +434,9 @@ pub(super) unsafe fn floats(
         // SAFETY: the caller's contract.
         unsafe {
             match x.len() {
-                1 => floats_chunk::<F, 1>(weights, [at(0)], out),
-                2 => floats_chunk::<F, 2>(weights, [at(0), at(1)], out),
-                4 => floats_chunk::<F, 4>(weights, [at(0), at(1), at(2), at(3)], out),
+                1 => chunk::<F, 1>(weights, [at(0)], out),
+                2 => chunk::<F, 2>(weights, [at(0), at(1)], out),
+                4 => chunk::<F, 4>(weights, [at(0), at(1), at(2), at(3)], out),
                 n => unreachable!("{n} rows in a pass"),
             }
         }

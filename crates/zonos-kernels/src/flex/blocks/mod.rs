@@ -1,9 +1,9 @@
 //! Products with weights in quantised blocks.
 //!
-//! Rows of activations are prepared once ([`Input`]) and meet the weight rows a chunk at a time. With AVX-512
-//! VNNI rounded activations meet panels of sixteen weight rows ([`tile`]), with AVX2 codes are unpacked in
-//! registers for one weight row or two; elsewhere a chunk is decoded to f32 first, and rounded activations
-//! are f32 too, with the values that rounding leaves.
+//! Rows of activations are prepared once ([`Input`]) and meet the weight rows a chunk at a time. Rounded ones
+//! meet panels of weight rows ([`tile`]): sixteen with AVX-512 VNNI, eight with AVX2. With f32 ones and AVX2
+//! codes are unpacked in registers for one weight row or two ([`kernels`]). Elsewhere a chunk is decoded to f32
+//! first, and rounded activations are f32 too, with the values that rounding leaves.
 
 #[cfg(target_arch = "x86_64")]
 mod formats;
@@ -12,7 +12,17 @@ mod input;
 #[cfg(target_arch = "x86_64")]
 mod kernels;
 #[cfg(target_arch = "x86_64")]
+mod lanes;
+#[cfg(target_arch = "x86_64")]
+mod lanes_avx2;
+#[cfg(target_arch = "x86_64")]
+mod lanes_avx512;
+#[cfg(target_arch = "x86_64")]
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod tile_avx2;
+#[cfg(target_arch = "x86_64")]
+mod tile_avx512;
 #[cfg(target_arch = "x86_64")]
 mod tile_formats;
 
@@ -198,57 +208,41 @@ pub(super) fn products(
             let mut group: [&[Rounded]; MOST] = [&[]; MOST];
             let group = matrix.gather(x, rows, &mut group);
             let weights = matrix.weights(&chunk);
-            if isa.multiplies_bytes() {
-                // SAFETY: the instruction set was detected; the chunk is inside the matrix, and each row of the
-                // input has the spans of a weight row.
-                unsafe { tile::products(matrix.ggml_type, weights, group, to) };
-            } else {
-                let kernel = kernels::rounded;
-                passes(
-                    matrix.ggml_type,
-                    weights,
-                    group,
-                    kernels::MOST_ROUNDED,
-                    to,
-                    kernel,
-                );
+            // SAFETY: the instruction set was detected; the chunk is inside the matrix, and each row of the
+            // input has the spans of a weight row.
+            unsafe {
+                if isa.multiplies_bytes() {
+                    tile_avx512::products(matrix.ggml_type, weights, group, to);
+                } else {
+                    tile_avx2::products(matrix.ggml_type, weights, group, to);
+                }
             }
         }
         #[cfg(target_arch = "x86_64")]
         Input::Floats(x) => {
             let mut group: [&[Floats]; MOST] = [&[]; MOST];
             let group = matrix.gather(x, rows, &mut group);
-            let (weights, kernel) = (matrix.weights(&chunk), kernels::floats);
-            passes(
-                matrix.ggml_type,
-                weights,
-                group,
-                kernels::MOST_FLOATS,
-                to,
-                kernel,
-            );
+            passes(matrix.ggml_type, matrix.weights(&chunk), group, to);
         }
     }
 }
 
-/// [`products`], some rows of the input at a time.
+/// [`products`] with rows that are not rounded, some at a time.
 #[cfg(target_arch = "x86_64")]
-fn passes<I>(
+fn passes(
     ggml_type: GgmlType,
     weights: kernels::Weights,
-    x: &[&[I]],
-    most: usize,
+    x: &[&[Floats]],
     to: &mut [[f32; CHUNK]],
-    kernel: unsafe fn(GgmlType, kernels::Weights, &[&[I]], &mut [f32]),
 ) {
-    let mut out = [0.0; CHUNK * kernels::MOST_ROUNDED];
+    let mut out = [0.0; CHUNK * kernels::MOST];
     let mut done = 0;
     while done < x.len() {
-        let n = kernels::pass(x.len() - done, most);
+        let n = kernels::pass(x.len() - done);
         let out = &mut out[..weights.count * n];
         // SAFETY: only inputs made for a processor with the instruction set come here; the weights are inside
         // their matrix, and each row of the input has the spans of a weight row.
-        unsafe { kernel(ggml_type, weights, &x[done..done + n], out) };
+        unsafe { kernels::floats(ggml_type, weights, &x[done..done + n], out) };
         for (o, products) in out.chunks_exact(n).enumerate() {
             for (to, &product) in to[done..].iter_mut().zip(products) {
                 to[o] = product;

@@ -1,275 +1,227 @@
-//! Products of weight rows in blocks with rounded activations, with AVX-512 and its byte products (VNNI).
+//! Products of weight rows in blocks with rounded activations, by panels.
 //!
-//! Sixteen weight rows lie side by side, a row a lane: their codes are unpacked and turned once into a panel
-//! in the nearest cache, four neighbouring codes of every row in a vector, and each row of activations
-//! passes over it. So the eight products of a slice add up in integers before they become a float, whose
-//! factor is a lane's own, and no sum is ever taken across lanes. A result is the same chain of additions
-//! whatever the number of rows.
+//! Eight or sixteen weight rows lie side by side, a row a lane ([`Lanes`]): their codes are unpacked and turned
+//! once into a panel in the nearest cache, four neighbouring codes of every row in a vector, and each row of
+//! activations passes over it ([`multiply`]). So the eight products of a slice add up in integers before
+//! they become a float, whose factor is a lane's own, and no sum is ever taken across lanes. A result is the
+//! same chain of additions whatever the number of rows.
 //!
 //! # Safety
 //!
-//! What is `unsafe` here runs on a processor with the instruction sets of [`products`], and reads within the
-//! whole, readable blocks that its pointers are given for. The `unsafe` blocks of the bodies rest on that where
-//! none says more.
+//! What is `unsafe` here runs on a processor with the instruction set that [`Lanes`] stands for, and reads
+//! within the whole, readable blocks that its pointers are given for. The `unsafe` blocks of the bodies rest on
+//! that where none says more.
 
-use std::arch::x86_64::*;
-
-use zonos_gguf::GgmlType;
+use std::arch::x86_64::_mm_setr_epi8;
 
 use super::CHUNK;
-use super::formats::*;
 use super::input::{Rounded, SLICE, SLICES, SPAN};
-use super::kernels::{Weights, by_format};
-use super::tile_formats::{Heads, Rows, Tiled, ask_rest};
+use super::kernels::Weights;
+use super::lanes::{Lanes, Rows, WIDEST};
+use super::tile_formats::{Heads, Slice, Tiled, ask_rest};
 
-/// Weight rows of a panel: lanes of a vector.
-const ROWS: usize = 16;
 /// Panels that a value of the activations meets at once.
-const PANELS: usize = 2;
-const _: () = assert!(CHUNK == PANELS * ROWS);
+pub(super) const PANELS: usize = 2;
+const _: () = assert!(CHUNK.is_multiple_of(PANELS * WIDEST));
 /// Rows of activations that meet a vector of codes at once.
 const GROUP: usize = 4;
 /// Bytes of the longest span: eight blocks of Q8_0.
 const LONGEST: usize = 272;
 /// Vectors of four codes a row in a slice.
-const QUADS: usize = SLICE / 4;
+pub(super) const QUADS: usize = SLICE / 4;
 
-/// A span of sixteen weight rows, ready to be multiplied.
+/// A span of weight rows, ready to be multiplied.
 #[repr(C, align(64))]
-struct Panel {
-    /// `[slice, four codes]`: four codes of each row. They are unsigned, [`Tiled::ABOVE`] too high.
-    codes: [[[u8; 4 * ROWS]; QUADS]; SLICES],
+pub(super) struct Panel<L: Lanes> {
+    /// Four codes of each row in a vector, signed or [`above`] too high.
+    pub(super) codes: [Slice<L>; SLICES],
     /// Of slices, or of half slices where [`Tiled::HALVES`]: integers where a block is the span.
-    scales: [[f32; ROWS]; 2 * SLICES],
+    scales: [L::Floats; 2 * SLICES],
     /// What is added for each unit of the sum of a slice's activations: integers where a block is the span.
-    minima: [[f32; ROWS]; SLICES],
+    minima: [L::Floats; SLICES],
     /// Where [`Tiled::PAIRED`], integer scales of half slices, four signed bytes of each row.
-    four_scales: [[u8; 4 * ROWS]; 4],
+    four_scales: [L::Ints; 4],
     /// Integer minima alike.
-    four_minima: [[u8; 4 * ROWS]; 4],
+    four_minima: [L::Ints; 4],
     /// What is multiplied with integer scales, where a block is the span.
-    d: [f32; ROWS],
+    d: L::Floats,
     /// What is multiplied with integer minima: negative.
-    minimum: [f32; ROWS],
+    minimum: L::Floats,
 }
 
-/// Sixteen halves as floats.
-#[inline(always)]
-unsafe fn halves(bits: &[u16; ROWS]) -> __m512 {
-    unsafe { _mm512_cvtph_ps(_mm256_load_si256(bits.as_ptr().cast())) }
+/// Sums of products in integers, of the halves of a slice where [`Tiled::HALVES`], else of the slice in the
+/// first: of `R` panels with `M` rows of activations each.
+pub(super) type Sums<L, const R: usize, const M: usize> = [[[<L as Lanes>::Ints; 2]; M]; R];
+
+/// How panels of a width are multiplied.
+pub(super) trait Tile: Lanes {
+    /// Panels times rows of activations up to which registers hold the sums of minima too.
+    const AT_ONCE: usize;
+
+    /// What [`slice`](Tile::slice) is given as `steps`.
+    fn steps<F: Tiled>(_panels: usize) -> usize {
+        0
+    }
+
+    /// Sums of slice `j`, each of them begun with [`begin`].
+    unsafe fn slice<F: Tiled, const R: usize, const M: usize>(
+        panels: *const [Panel<Self>; PANELS],
+        x: &[*const Rounded; M],
+        j: usize,
+        steps: usize,
+    ) -> Sums<Self, R, M>;
 }
 
-/// Four bytes of each row: byte `i` of each.
-#[repr(C, align(64))]
-struct Turned([[u8; ROWS]; 4]);
+/// Whether a format's codes in a panel are signed. Else they are [`above`] too high.
+pub(super) const fn signed<F: Tiled, L: Lanes>() -> bool {
+    F::BITS == 8 && L::SIGNED
+}
 
-#[inline(always)]
-unsafe fn turn_bytes(words: __m512i) -> Turned {
-    unsafe {
-        let fours = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let words = _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(fours));
-        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        let mut turned = Turned([[0; ROWS]; 4]);
-        let bytes = _mm512_permutexvar_epi32(order, words);
-        _mm512_store_si512((&raw mut turned.0).cast(), bytes);
-        turned
+/// How much too high a panel's codes are.
+pub(super) const fn above<F: Tiled, L: Lanes>() -> u8 {
+    match F::BITS {
+        8 if L::SIGNED => 0,
+        8 => 128,
+        _ => F::OFFSET,
     }
 }
 
-/// Signed bytes as floats.
+/// What a sum begins with, so that it ends as if codes were not [`above`]: `below` is the sum of activations'
+/// codes, negative.
 #[inline(always)]
-unsafe fn integers(bytes: &[u8; ROWS]) -> __m512 {
+pub(super) unsafe fn begin<F: Tiled, L: Lanes>(below: i32) -> L::Ints {
+    let above = const { above::<F, L>() };
+    // Multiplied as a shift: it is a power of two.
     unsafe {
-        let bytes = _mm_load_si128(bytes.as_ptr().cast());
-        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))
+        L::word(if above > 0 {
+            below << above.trailing_zeros()
+        } else {
+            0
+        } as u32)
     }
 }
 
-/// Fills a panel with the first `slices` slices of sixteen rows. As many bytes from `next` on are asked for.
+/// Fills a panel with the first `slices` slices of its rows. As many bytes from `next` on are asked for.
 #[inline(always)]
-unsafe fn pack<F: Tiled>(rows: &Rows, next: *const u8, slices: usize, panel: *mut Panel) {
+unsafe fn pack<F: Tiled, L: Lanes>(
+    rows: &Rows,
+    next: *const u8,
+    slices: usize,
+    panel: *mut Panel<L>,
+) {
     unsafe {
         let codes = (&raw mut (*panel).codes).cast();
-        let scales_to = (&raw mut (*panel).scales).cast::<f32>();
-        let minima_to = (&raw mut (*panel).minima).cast::<f32>();
-        let scale = |place: usize| scales_to.add(ROWS * place);
-        let minimum = |place: usize| minima_to.add(ROWS * place);
         if F::VALUES == SLICE {
-            let mut heads = std::mem::MaybeUninit::<Heads>::uninit();
+            let mut heads = std::mem::MaybeUninit::<Heads<L>>::uninit();
             let heads = heads.as_mut_ptr();
-            F::heads(rows, next, slices, heads);
-            F::codes(rows, heads, next, slices, codes);
+            F::heads::<L>(rows, next, slices, heads);
+            F::codes::<L>(rows, heads, next, slices, codes);
             for j in 0..slices {
-                _mm512_store_ps(scale(j), halves(&(*heads).d[j]));
+                let first = (*heads).first[j];
+                (*panel).scales[j] = L::halves_in(first, false);
                 if F::MINIMUM {
-                    _mm512_store_ps(minimum(j), halves(&(*heads).minimum[j]));
+                    (*panel).minima[j] = L::halves_in(first, true);
                 }
             }
             return;
         }
-        F::codes(rows, std::ptr::null(), next, slices, codes);
-        let head = F::head(rows);
-        // Pairs are multiplied in the upper bytes of their words.
-        let (d, low) = if F::PAIRED {
-            let share = _mm512_set1_ps(1.0 / 256.0);
-            (
-                _mm512_mul_ps(head.d, share),
-                _mm512_mul_ps(head.minimum, share),
-            )
-        } else {
-            (head.d, head.minimum)
-        };
-        _mm512_store_ps((&raw mut (*panel).d).cast(), d);
-        let low = _mm512_sub_ps(_mm512_setzero_ps(), low);
-        _mm512_store_ps((&raw mut (*panel).minimum).cast(), low);
+        F::codes::<L>(rows, std::ptr::null(), next, slices, codes);
+        let head = F::head::<L>(rows);
+        // Pairs are multiplied in the upper bytes of their halves, 256 times too large.
+        let share = if F::PAIRED { 1.0 / 256.0 } else { 1.0 };
+        (*panel).d = L::mul(head.d, L::splat(share));
+        (*panel).minimum = L::mul(head.minimum, L::splat(-share));
         for g in 0..if F::HALVES { 4 } else { 2 } {
-            let above = _mm512_set1_epi8(F::SCALES_ABOVE as i8);
-            let scales = _mm512_sub_epi8(head.scales[g], above);
+            let scales = L::sub_bytes(head.scales[g], L::byte(F::SCALES_ABOVE));
             if F::PAIRED {
-                _mm512_store_si512((&raw mut (*panel).four_scales[g]).cast(), scales);
+                (*panel).four_scales[g] = scales;
                 if F::MINIMUM {
-                    let minima = (&raw mut (*panel).four_minima[g]).cast();
-                    _mm512_store_si512(minima, head.minima[g]);
+                    (*panel).four_minima[g] = head.minima[g];
                 }
                 continue;
             }
-            let scales = turn_bytes(scales);
-            for i in 0..4 {
+            for (i, scales) in L::integers(scales).into_iter().enumerate() {
                 let place = if F::ALTERNATE { 2 * i + g } else { 4 * g + i };
-                _mm512_store_ps(scale(place), integers(&scales.0[i]));
+                (*panel).scales[place] = scales;
             }
             if F::MINIMUM {
-                let minima = turn_bytes(head.minima[g]);
-                for i in 0..4 {
-                    _mm512_store_ps(minimum(4 * g + i), integers(&minima.0[i]));
+                for (i, minima) in L::integers(head.minima[g]).into_iter().enumerate() {
+                    (*panel).minima[4 * g + i] = minima;
                 }
             }
         }
     }
 }
 
-/// The scales or minima of a slice's halves as signed words of each row, 256 times too large.
+/// Two of four signed bytes of each row, those of slice `j`, as halves of words: 256 times too large.
 #[inline(always)]
-unsafe fn pair(fours: *const [[u8; 4 * ROWS]; 4], slice: usize) -> __m512i {
+unsafe fn pair<L: Lanes>(fours: &[L::Ints; 4], j: usize) -> L::Ints {
     unsafe {
-        let fours = _mm512_load_si512((&raw const (*fours)[slice / 2]).cast());
         // Each byte behind an empty one.
-        let bytes = if slice.is_multiple_of(2) {
+        let places = if j.is_multiple_of(2) {
             _mm_setr_epi8(-1, 0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13)
         } else {
             _mm_setr_epi8(-1, 2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15)
         };
-        _mm512_shuffle_epi8(fours, _mm512_broadcast_i32x4(bytes))
+        L::shuffle(fours[j / 2], places)
     }
 }
 
-/// What a sum of products begins with, so that it ends as if codes were not [`Tiled::ABOVE`] too high.
+/// Adds the products of `R` panels' first `slices` slices with a span of `M` rows of activations, asking for what
+/// [`ask_rest`] says on the way: `sums [M][R, ROWS]`, whose rows are [`CHUNK`] apart.
 #[inline(always)]
-unsafe fn begin<F: Tiled>(below: i32) -> __m512i {
-    unsafe {
-        if F::ABOVE == 0 {
-            _mm512_setzero_si512()
-        } else {
-            _mm512_set1_epi32(below << F::ABOVE.trailing_zeros())
-        }
-    }
-}
-
-/// Adds the products of `R` panels' first `slices` slices with a span of `M` rows of activations:
-/// `sums [M][R, 16]`.
-#[inline(always)]
-unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
-    panels: *const [Panel; PANELS],
+unsafe fn multiply<F: Tiled, T: Tile, const R: usize, const M: usize>(
+    panels: *const [Panel<T>; PANELS],
     x: [*const Rounded; M],
     slices: usize,
     next: [*const u8; R],
     sums: *mut f32,
 ) {
     unsafe {
-        let place = |r: usize, m: usize| sums.add(m * CHUNK + r * ROWS);
+        let place = |r: usize, m: usize| sums.add(m * CHUNK + r * T::ROWS);
         let short = F::VALUES == SLICE;
-        let mut totals = [[_mm512_setzero_ps(); M]; R];
+        let mut totals = [[T::splat(0.0); M]; R];
         if short {
             for m in 0..M {
                 for r in 0..R {
-                    totals[r][m] = _mm512_loadu_ps(place(r, m));
+                    totals[r][m] = T::load(place(r, m));
                 }
             }
         }
-        // With the slices' products where registers are enough.
-        let at_once = R * M <= 4;
-        let mut lows = [[_mm512_setzero_ps(); M]; R];
+        let mut lows = [[T::splat(0.0); M]; R];
+        let at_once = R * M <= T::AT_ONCE;
+        let steps = T::steps::<F>(R * M);
         for j in 0..slices {
             for r in 0..R {
-                ask_rest::<F>(next[r], j);
+                ask_rest::<F, T>(next[r], j);
             }
             if F::MINIMUM && !short && at_once {
-                add_minima::<F, R, M>(panels, &x, j, &mut lows);
+                add_minima::<F, T, R, M>(panels, &x, j, &mut lows);
             }
-            // The halves of a slice, or two chains for the longer sums, so that latency stays hidden.
-            let mut acc = [[[_mm512_setzero_si512(); 2]; M]; R];
-            for m in 0..M {
-                for r in 0..R {
-                    if F::HALVES {
-                        acc[r][m] = [
-                            begin::<F>((*x[m]).below_halves[2 * j]),
-                            begin::<F>((*x[m]).below_halves[2 * j + 1]),
-                        ];
-                    } else {
-                        acc[r][m][0] = begin::<F>((*x[m]).below[j]);
-                    }
-                }
-            }
-            for q in 0..QUADS {
-                let chain = if F::HALVES { q / (QUADS / 2) } else { q % 2 };
-                let mut codes = [_mm512_setzero_si512(); R];
-                for r in 0..R {
-                    codes[r] = _mm512_load_si512((&raw const (*panels)[r].codes[j][q]).cast());
-                }
-                for m in 0..M {
-                    let four = (*x[m]).codes.as_ptr().add(SLICE * j + 4 * q);
-                    let four = _mm512_set1_epi32(four.cast::<i32>().read_unaligned());
-                    for r in 0..R {
-                        let acc = &mut acc[r][m][chain];
-                        *acc = _mm512_dpbusd_epi32(*acc, codes[r], four);
-                    }
-                }
-            }
+            let sums = T::slice::<F, R, M>(panels, &x, j, steps);
             for r in 0..R {
-                let scales =
-                    |place: usize| _mm512_load_ps((&raw const (*panels)[r].scales[place]).cast());
+                let panel = &(*panels)[r];
                 for m in 0..M {
-                    let factor = _mm512_set1_ps((*x[m]).scale[j]);
-                    let [first, second] = acc[r][m];
-                    let total = &mut totals[r][m];
-                    if F::PAIRED {
-                        let both = _mm512_mask_blend_epi16(
-                            0xAAAA_AAAA,
-                            first,
-                            _mm512_slli_epi32::<16>(second),
-                        );
-                        let scales = pair(&raw const (*panels)[r].four_scales, j);
-                        let sum = _mm512_cvtepi32_ps(_mm512_madd_epi16(both, scales));
-                        *total = _mm512_fmadd_ps(sum, factor, *total);
+                    let [first, second] = sums[r][m];
+                    let sum = if F::PAIRED {
+                        let scales = pair::<T>(&panel.four_scales, j);
+                        T::floats(T::multiply_halves(T::join_halves(first, second), scales))
                     } else if F::HALVES {
-                        let sum = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales(2 * j));
-                        let second = _mm512_cvtepi32_ps(second);
-                        let sum = _mm512_fmadd_ps(second, scales(2 * j + 1), sum);
-                        *total = _mm512_fmadd_ps(sum, factor, *total);
+                        let sum = T::mul(T::floats(first), panel.scales[2 * j]);
+                        T::fma(T::floats(second), panel.scales[2 * j + 1], sum)
                     } else {
-                        let sum = _mm512_cvtepi32_ps(_mm512_add_epi32(first, second));
-                        let sum = _mm512_mul_ps(sum, scales(j));
-                        *total = _mm512_fmadd_ps(sum, factor, *total);
-                    }
+                        T::mul(T::floats(first), panel.scales[j])
+                    };
+                    totals[r][m] = T::fma(sum, T::splat((*x[m]).scale[j]), totals[r][m]);
                 }
             }
             if F::MINIMUM && short {
-                add_minima::<F, R, M>(panels, &x, j, &mut totals);
+                add_minima::<F, T, R, M>(panels, &x, j, &mut totals);
             }
         }
         if F::MINIMUM && !short && !at_once {
             for j in 0..slices {
-                add_minima::<F, R, M>(panels, &x, j, &mut lows);
+                add_minima::<F, T, R, M>(panels, &x, j, &mut lows);
             }
         }
         for r in 0..R {
@@ -277,14 +229,12 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
             for m in 0..M {
                 let mut sum = totals[r][m];
                 if !short {
-                    let d = _mm512_load_ps((&raw const (*panel).d).cast());
-                    sum = _mm512_fmadd_ps(sum, d, _mm512_loadu_ps(place(r, m)));
+                    sum = T::fma(sum, (*panel).d, T::load(place(r, m)));
                     if F::MINIMUM {
-                        let minimum = _mm512_load_ps((&raw const (*panel).minimum).cast());
-                        sum = _mm512_fmadd_ps(lows[r][m], minimum, sum);
+                        sum = T::fma(lows[r][m], (*panel).minimum, sum);
                     }
                 }
-                _mm512_storeu_ps(place(r, m), sum);
+                T::store(place(r, m), sum);
             }
         }
     }
@@ -292,40 +242,44 @@ unsafe fn multiply<F: Tiled, const R: usize, const M: usize>(
 
 /// Adds what slice `j` has for its minima to `sums`.
 #[inline(always)]
-unsafe fn add_minima<F: Tiled, const R: usize, const M: usize>(
-    panels: *const [Panel; PANELS],
+unsafe fn add_minima<F: Tiled, T: Tile, const R: usize, const M: usize>(
+    panels: *const [Panel<T>; PANELS],
     x: &[*const Rounded; M],
     j: usize,
-    sums: &mut [[__m512; M]; R],
+    sums: &mut [[T::Floats; M]; R],
 ) {
     unsafe {
         for r in 0..R {
             let panel = &raw const (*panels)[r];
             for m in 0..M {
                 let (minima, of) = if F::PAIRED {
-                    let pairs = (&raw const (*x[m]).pairs[j]).cast::<i32>();
-                    let minima = pair(&raw const (*panel).four_minima, j);
-                    let minima = _mm512_madd_epi16(minima, _mm512_set1_epi32(pairs.read()));
-                    (_mm512_cvtepi32_ps(minima), (*x[m]).scale[j])
+                    let pairs = (&raw const (*x[m]).pairs[j]).cast::<u32>();
+                    let minima = pair::<T>(&(*panel).four_minima, j);
+                    let minima = T::multiply_halves(minima, T::word(pairs.read()));
+                    (T::floats(minima), (*x[m]).scale[j])
                 } else {
-                    let minima = _mm512_load_ps((&raw const (*panel).minima[j]).cast());
-                    (minima, (*x[m]).sum[j])
+                    ((*panel).minima[j], (*x[m]).sum[j])
                 };
-                sums[r][m] = _mm512_fmadd_ps(minima, _mm512_set1_ps(of), sums[r][m]);
+                sums[r][m] = T::fma(minima, T::splat(of), sums[r][m]);
             }
         }
     }
 }
 
-/// [`products`] of a format.
+/// Products of a chunk of weight rows in a format, `[activations, weight rows]`.
 ///
 /// # Safety
 ///
-/// As there.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; CHUNK]]) {
+/// The processor has the instruction set that `T` stands for, and the caller is compiled for it; the weights are
+/// whole readable rows of blocks of the format, and each row of `x` covers them.
+#[inline(always)]
+pub(super) unsafe fn chunk<F: Tiled, T: Tile>(
+    weights: Weights,
+    x: &[&[Rounded]],
+    out: &mut [[f32; CHUNK]],
+) {
     let Weights { start, row, count } = weights;
-    assert!(0 < count && count <= PANELS * ROWS && x.len() == out.len());
+    assert!(0 < count && count <= CHUNK && x.len() == out.len());
     out.fill([0.0; CHUNK]);
     // One row of activations is done with a panel so soon that a second one only spreads what is read from
     // memory, unless arithmetic takes longer.
@@ -334,16 +288,16 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
     } else {
         PANELS
     };
-    for first in (0..count).step_by(together * ROWS) {
+    for first in (0..count).step_by(together * T::ROWS) {
         let weights = Weights {
             // SAFETY: one of the rows.
             start: unsafe { start.add(first * row) },
             row,
-            count: (count - first).min(together * ROWS),
+            count: (count - first).min(together * T::ROWS),
         };
         // SAFETY: the caller's contract; there is a place for each row from `first` on.
         unsafe {
-            some::<F>(
+            some::<F, T>(
                 weights,
                 x,
                 together,
@@ -357,13 +311,18 @@ unsafe fn chunk<F: Tiled>(weights: Weights, x: &[&[Rounded]], out: &mut [[f32; C
 ///
 /// # Safety
 ///
-/// As [`products`].
+/// As [`chunk`].
 #[inline(always)]
-unsafe fn some<F: Tiled>(weights: Weights, x: &[&[Rounded]], together: usize, out: *mut f32) {
+unsafe fn some<F: Tiled, T: Tile>(
+    weights: Weights,
+    x: &[&[Rounded]],
+    together: usize,
+    out: *mut f32,
+) {
     let Weights { start, row, count } = weights;
     let slices = row / F::SIZE * (F::VALUES / SLICE);
-    let used = count.div_ceil(ROWS);
-    let mut panels = std::mem::MaybeUninit::<[Panel; PANELS]>::uninit();
+    let used = count.div_ceil(T::ROWS);
+    let mut panels = std::mem::MaybeUninit::<[Panel<T>; PANELS]>::uninit();
     for s in 0..slices.div_ceil(SLICES) {
         let taken = (slices - s * SLICES).min(SLICES);
         let bytes = s * SLICES * SLICE / F::VALUES * F::SIZE;
@@ -372,24 +331,25 @@ unsafe fn some<F: Tiled>(weights: Weights, x: &[&[Rounded]], together: usize, ou
         unsafe {
             let panels = panels.as_mut_ptr();
             // What comes after this chunk is most likely next, and memory is fastest in order.
-            let part = ROWS * F::SIZE * SPAN / F::VALUES;
-            let next = start.wrapping_add(together * (ROWS * row + s * part));
+            let part = T::ROWS * F::SIZE * SPAN / F::VALUES;
+            let next = start.wrapping_add(together * (T::ROWS * row + s * part));
             let mut next = [next, next.wrapping_add(part)];
             for p in 0..used {
-                let from = start.add(p * ROWS * row + bytes);
-                let present = (count - p * ROWS).min(ROWS);
-                if present == ROWS {
-                    pack::<F>(&Rows::new(from, row), next[p], taken, &raw mut (*panels)[p]);
+                let from = start.add(p * T::ROWS * row + bytes);
+                let present = (count - p * T::ROWS).min(T::ROWS);
+                if present == T::ROWS {
+                    let rows = Rows::new(from, row);
+                    pack::<F, T>(&rows, next[p], taken, &raw mut (*panels)[p]);
                 } else {
                     // Rows that are missing are zeros.
-                    let mut copy = [0u8; ROWS * LONGEST];
+                    let mut copy = [0u8; WIDEST * LONGEST];
                     let len = taken * SLICE / F::VALUES * F::SIZE;
                     for r in 0..present {
                         let to = copy.as_mut_ptr().add(r * LONGEST);
                         std::ptr::copy_nonoverlapping(from.add(r * row), to, len);
                     }
                     let rows = Rows::new(copy.as_ptr(), LONGEST);
-                    pack::<F>(&rows, next[p], taken, &raw mut (*panels)[p]);
+                    pack::<F, T>(&rows, next[p], taken, &raw mut (*panels)[p]);
                 }
             }
             let mut done = 0;
@@ -399,7 +359,7 @@ unsafe fn some<F: Tiled>(weights: Weights, x: &[&[Rounded]], together: usize, ou
                 let left = x.len() - done;
                 macro_rules! go {
                     ($r:literal, $($m:literal),*) => {
-                        multiply::<F, $r, { [$($m),*].len() }>(
+                        multiply::<F, T, $r, { [$($m),*].len() }>(
                             panels,
                             [$(at($m)),*],
                             taken,
@@ -424,20 +384,4 @@ unsafe fn some<F: Tiled>(weights: Weights, x: &[&[Rounded]], together: usize, ou
             }
         }
     }
-}
-
-/// Sums of some weight rows and of rows of activations, `[activations, weight rows]`.
-///
-/// # Safety
-///
-/// The processor has AVX-512 F, BW, VL and VNNI; the weights are whole readable rows of blocks of the type, and
-/// each row of `x` covers them.
-pub(super) unsafe fn products(
-    ggml_type: GgmlType,
-    weights: Weights,
-    x: &[&[Rounded]],
-    out: &mut [[f32; CHUNK]],
-) {
-    // SAFETY: the caller's contract.
-    unsafe { by_format!(ggml_type, chunk(weights, x, out)) }
 }
