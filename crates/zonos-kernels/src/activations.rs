@@ -18,10 +18,9 @@ impl Activations {
     /// What to use where nobody chose: exact activations wherever they cost less than a tenth of the
     /// speed, so rounded ones for every format of blocks.
     ///
-    /// Q8_0 is the nearest: with AVX2, one row and weights from memory, exact products read them at 0.90 of
-    /// the rate of rounded ones, with AVX-512 VNNI at 0.6, and with more rows at half the rate or less.
-    /// Formats of six bits and below come faster than a processor turns their codes into floats: at one row
-    /// exact products reach 0.5 (Q2_K) to 0.75 (Q4_1) of the rate there.
+    /// Q8_0 is the nearest: at one row and with weights from memory, exact products read them at 0.5 to 0.7 of
+    /// the rate of rounded ones, and with more rows at less. Formats of six bits and below come faster than a
+    /// processor turns their codes into floats: exact products reach 0.3 (Q2_K) to 0.6 (Q6_K) of the rate.
     pub fn default_for(ggml_type: GgmlType) -> Self {
         if ggml_type.is_quantized() {
             Self::EightBit
