@@ -50,13 +50,9 @@ pub(crate) struct Args {
     /// Repetitions of each measurement
     #[arg(long, default_value_t = 5)]
     repeat: usize,
-    /// Storage of the backbone's experts: bf16, as the rest, or quantised, with the rest F16
-    #[arg(
-        long = "type",
-        value_name = "T",
-        value_delimiter = ',',
-        default_value = "bf16"
-    )]
+    /// Storage types of packed products [default: all], and of the backbone's experts: bf16, as the rest, or
+    /// quantised, with the rest F16 [default: bf16]
+    #[arg(long = "type", value_name = "T", value_delimiter = ',')]
     types: Vec<GgmlType>,
     /// Write the measurements as JSON
     #[arg(long, value_name = "FILE")]
@@ -278,13 +274,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<bool> {
     }
     let mut against_ggml = Vec::new();
     if wants(Component::Packed) {
-        let (measured, compared) = packed::run(&bench)?;
+        let (measured, compared) = packed::run(&bench, &args.types)?;
         lines.extend(measured);
         against_ggml = compared;
     }
     let mut profiles = Vec::new();
     if wants(Component::Backbone) {
-        let steps = backbone::run(&bench, &args.types)?;
+        let types = match &args.types[..] {
+            [] => &[GgmlType::Bf16],
+            types => types,
+        };
+        let steps = backbone::run(&bench, types)?;
         lines.extend(steps.lines);
         profiles = steps.profiles;
     }

@@ -23,7 +23,10 @@ const ROTATION: usize = 256 << 20;
 const ROWS: [usize; 4] = [1, 4, 8, 32];
 const READ: &str = "weight bytes at the rate of a plain read";
 
-pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Vec<Compared>)> {
+pub(super) fn run(
+    bench: &Bench,
+    types: &[GgmlType],
+) -> anyhow::Result<(Vec<Measurement>, Vec<Compared>)> {
     let mut ggml = match &bench.ggml {
         Some(build) => Some(Ggml::start(build, bench.threads)?),
         None => None,
@@ -35,7 +38,8 @@ pub(super) fn run(bench: &Bench) -> anyhow::Result<(Vec<Measurement>, Vec<Compar
         "{:<8} {:>5} {:>16} {:>16}",
         "type", "rows", "exact", "eight bits"
     );
-    for t in GgmlType::READABLE {
+    let wanted = |t: &GgmlType| types.is_empty() || types.contains(t);
+    for t in GgmlType::READABLE.into_iter().filter(wanted) {
         let weights = rotation(t, &bench.device);
         let bytes: usize = weights.iter().map(PackedTensor::stored_bytes).sum();
         if let Some(ggml) = &mut ggml {
