@@ -81,20 +81,9 @@ pub(super) unsafe fn product(x: &[f32], weight: &[bf16], inner: usize) -> Vec<f3
 unsafe fn pack(x: &[f32], inner: usize, panel: &mut [[u32; PANEL]]) {
     for (lane, x) in x.chunks_exact(inner).enumerate() {
         for (pair, to) in x.chunks_exact(2).zip(panel.iter_mut()) {
-            to[lane] = rounded(pair[0]) | rounded(pair[1]) << 16;
+            let [low, high] = [pair[0], pair[1]].map(|x| u32::from(bf16::from_f32(x).to_bits()));
+            to[lane] = low | high << 16;
         }
-    }
-}
-
-/// The bits of the nearest BF16, ties to even; NaN stays NaN.
-#[inline(always)]
-fn rounded(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
-    if x.is_nan() {
-        bits >> 16 | 0x40
-    } else {
-        nearest
     }
 }
 

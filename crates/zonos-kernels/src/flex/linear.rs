@@ -213,13 +213,27 @@ impl Shared {
     }
 }
 
-/// One weight matrix `[out, inner]` for some rows of the input.
+/// One weight matrix `[out, inner]` for some rows of the input, less than [`MANY`].
 struct Task<'a, E> {
     weight: &'a [E],
     rows: Vec<usize>,
+    /// The rows laid out, where they are more than [`FEW`].
+    batch: Option<Batch>,
 }
 
-/// `y[i] = W x[i]` for every task's rows, less than [`MANY`] each: `x [n, inner]`, `y [n, out]`.
+impl<'a, E> Task<'a, E> {
+    /// `rows` of `x [_, inner]`.
+    fn new(weight: &'a [E], rows: Vec<usize>, x: &[f32], inner: usize) -> Self {
+        let batch = (rows.len() > FEW).then(|| Batch::new(x, &rows, inner));
+        Self {
+            weight,
+            rows,
+            batch,
+        }
+    }
+}
+
+/// `y[i] = W x[i]` for every task's rows: `x [n, inner]`, `y [n, out]`.
 fn some_rows<E: Element>(
     isa: Isa,
     tasks: &[Task<'_, E>],
@@ -229,10 +243,6 @@ fn some_rows<E: Element>(
     out: usize,
 ) {
     let target = Shared::new(y);
-    let batches: Vec<Option<Batch>> = tasks
-        .iter()
-        .map(|task| (task.rows.len() > FEW).then(|| Batch::new(x, &task.rows, inner)))
-        .collect();
     // (task, first weight row)
     let items: Vec<(usize, usize)> = (0..tasks.len())
         .flat_map(|t| (0..out).step_by(CHUNK).map(move |first| (t, first)))
@@ -244,7 +254,7 @@ fn some_rows<E: Element>(
         let count = task.rows.len();
         let mut dots = [0.0; MANY * CHUNK];
         let dots = &mut dots[..count * (last - first)];
-        if let Some(batch) = &batches[t] {
+        if let Some(batch) = &task.batch {
             let out = &mut *dots;
             dispatch_on(isa, Several { weight, batch, out });
         } else {
@@ -328,10 +338,7 @@ pub(super) fn by_panels(
 /// `x [n, inner] W^T`, [`MANY`] rows and more.
 fn many_rows<E: Element>(isa: Isa, x: &[f32], weight: &[E], inner: usize) -> Vec<f32> {
     #[cfg(target_arch = "x86_64")]
-    if isa.rounds()
-        && inner.is_multiple_of(2)
-        && std::any::TypeId::of::<E>() == std::any::TypeId::of::<half::bf16>()
-    {
+    if isa.rounds() && inner.is_multiple_of(2) && E::IS_BF16 {
         // SAFETY: the instruction set was detected.
         return unsafe { super::dense_bf16::product(x, bytemuck::cast_slice(weight), inner) };
     }
@@ -350,10 +357,7 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
         return f32_tensor(y, [n, out]);
     }
     with_elements!(weight, |w| if n < MANY {
-        let task = Task {
-            weight: w,
-            rows: (0..n).collect(),
-        };
+        let task = Task::new(w, (0..n).collect(), input, inner);
         some_rows(isa, &[task], input, &mut y, inner, out);
     } else {
         y = many_rows(isa, input, w, inner);
@@ -390,10 +394,7 @@ pub(super) fn expert_linear(
         for (e, rows) in groups {
             let rows: Vec<usize> = rows.into_iter().map(|r| r as usize).collect();
             if rows.len() < MANY {
-                few.push(Task {
-                    weight: matrix(e),
-                    rows,
-                });
+                few.push(Task::new(matrix(e), rows, input, inner));
                 continue;
             }
             let gathered: Vec<f32> = rows

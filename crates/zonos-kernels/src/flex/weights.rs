@@ -18,6 +18,8 @@ pub(super) unsafe trait Element:
 {
     /// Whether elements are f32 already.
     const IS_F32: bool = false;
+    /// Whether elements are bfloat16.
+    const IS_BF16: bool = false;
     /// Loads [`Simd::LANES`] elements, widened to f32.
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
     /// One element, widened to f32.
@@ -53,6 +55,7 @@ unsafe impl Element for f16 {
 
 // SAFETY: forwards to the matching load of `Simd`; bf16 has the layout of its u16 bits.
 unsafe impl Element for bf16 {
+    const IS_BF16: bool = true;
     #[inline(always)]
     unsafe fn load<S: Simd>(p: *const Self) -> S::V {
         // SAFETY: the caller's contract.

@@ -5,7 +5,7 @@
 //! Methods of [`Lanes`] are parts of the loops in `tile` and run on a processor with the instruction set that the
 //! implementing type stands for. Pointers are readable as far as a method says.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::__m128i;
 
 /// Most rows of a panel.
 pub(super) const WIDEST: usize = 16;
@@ -40,29 +40,6 @@ impl Rows {
             fourths: self.fourths.map(|p| p.wrapping_add(bytes)),
             ..self
         }
-    }
-}
-
-/// A half of a row, as bits.
-#[inline(always)]
-pub(super) unsafe fn half(p: *const u8) -> u16 {
-    unsafe { p.cast::<u16>().read_unaligned() }
-}
-
-/// Eight halves at `at`, of the rows from `first` on.
-#[inline(always)]
-pub(super) unsafe fn eight_halves(rows: &Rows, first: usize, at: usize) -> __m128i {
-    unsafe {
-        let rows = rows.from(at);
-        let at = |r: usize| i32::from(half(rows.at(first + r)));
-        let v = _mm_cvtsi32_si128(at(0));
-        let v = _mm_insert_epi16::<1>(v, at(1));
-        let v = _mm_insert_epi16::<2>(v, at(2));
-        let v = _mm_insert_epi16::<3>(v, at(3));
-        let v = _mm_insert_epi16::<4>(v, at(4));
-        let v = _mm_insert_epi16::<5>(v, at(5));
-        let v = _mm_insert_epi16::<6>(v, at(6));
-        _mm_insert_epi16::<7>(v, at(7))
     }
 }
 
@@ -112,8 +89,6 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn store(p: *mut f32, v: Self::Floats);
     /// Signed words as floats.
     unsafe fn floats(words: Self::Ints) -> Self::Floats;
-    /// A half of each row at `at`.
-    unsafe fn halves_at(rows: &Rows, at: usize) -> Self::Floats;
     /// The halves in the lower or upper halves of words.
     unsafe fn halves_in(words: Self::Ints, upper: bool) -> Self::Floats;
     /// Byte `i` of each word in vector `i`, as signed integers.

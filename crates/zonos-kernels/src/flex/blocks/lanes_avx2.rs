@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, Rows, eight_halves};
+use super::lanes::{Lanes, Rows};
 
 /// With AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -149,10 +149,6 @@ impl Lanes for Eight {
     #[inline(always)]
     unsafe fn floats(words: __m256i) -> __m256 {
         unsafe { _mm256_cvtepi32_ps(words) }
-    }
-    #[inline(always)]
-    unsafe fn halves_at(rows: &Rows, at: usize) -> __m256 {
-        unsafe { _mm256_cvtph_ps(eight_halves(rows, 0, at)) }
     }
     #[inline(always)]
     unsafe fn halves_in(words: __m256i, upper: bool) -> __m256 {

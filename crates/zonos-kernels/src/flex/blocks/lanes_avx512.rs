@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, Rows, eight_halves};
+use super::lanes::{Lanes, Rows};
 
 /// With AVX-512 F, BW and VL.
 #[derive(Clone, Copy)]
@@ -187,13 +187,6 @@ impl Lanes for Sixteen {
     #[inline(always)]
     unsafe fn floats(words: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(words) }
-    }
-    #[inline(always)]
-    unsafe fn halves_at(rows: &Rows, at: usize) -> __m512 {
-        unsafe {
-            let (first, second) = (eight_halves(rows, 0, at), eight_halves(rows, 8, at));
-            _mm512_cvtph_ps(_mm256_set_m128i(second, first))
-        }
     }
     #[inline(always)]
     unsafe fn halves_in(words: __m512i, upper: bool) -> __m512 {

@@ -86,18 +86,26 @@ pub(super) const fn above<F: Tiled, L: Lanes>() -> u8 {
     }
 }
 
-/// What a sum begins with, so that it ends as if codes were not [`above`]: `below` is the sum of activations'
-/// codes, negative.
+/// What the sum of slice `j` begins with, or of its half `part` where [`Tiled::HALVES`], so that it ends as if codes
+/// were not [`above`].
 #[inline(always)]
-pub(super) unsafe fn begin<F: Tiled, L: Lanes>(below: i32) -> L::Ints {
+pub(super) unsafe fn begin<F: Tiled, L: Lanes>(
+    x: *const Rounded,
+    j: usize,
+    part: usize,
+) -> L::Ints {
     let above = const { above::<F, L>() };
-    // Multiplied as a shift: it is a power of two.
     unsafe {
-        L::word(if above > 0 {
-            below << above.trailing_zeros()
+        if above == 0 {
+            return L::word(0);
+        }
+        let below = if F::HALVES {
+            (*x).below_halves[2 * j + part]
         } else {
-            0
-        } as u32)
+            (*x).below[j]
+        };
+        // Multiplied as a shift: it is a power of two.
+        L::word((below << above.trailing_zeros()) as u32)
     }
 }
 

@@ -17,7 +17,7 @@ use super::formats::*;
 use super::input::{Rounded, SLICE};
 use super::kernels::{Weights, by_format};
 use super::lanes_avx2::Eight;
-use super::tile::{self, PANELS, Panel, QUADS, Sums, Tile, above, begin, signed};
+use super::tile::{self, PANELS, Panel, QUADS, Sums, Tile, begin, signed};
 use super::tile_formats::Tiled;
 
 /// How the products of a format's codes are added up.
@@ -203,16 +203,8 @@ impl Tile for Eight {
                 let sums = part::<F, R, M>(codes, fours, steps);
                 for r in 0..R {
                     for m in 0..M {
-                        let below = if F::HALVES {
-                            (*x[m]).below_halves[2 * j + p]
-                        } else {
-                            (*x[m]).below[j]
-                        };
-                        all[r][m][p] = if above::<F, Self>() > 0 {
-                            _mm256_add_epi32(sums[r][m], begin::<F, Self>(below))
-                        } else {
-                            sums[r][m]
-                        };
+                        let begin = begin::<F, Self>(x[m], j, p);
+                        all[r][m][p] = _mm256_add_epi32(sums[r][m], begin);
                     }
                 }
             }

@@ -32,12 +32,8 @@ impl Tile for Sixteen {
             let mut acc = [[[_mm512_setzero_si512(); 2]; M]; R];
             for m in 0..M {
                 for r in 0..R {
-                    if F::HALVES {
-                        for half in 0..2 {
-                            acc[r][m][half] = begin::<F, Self>((*x[m]).below_halves[2 * j + half]);
-                        }
-                    } else {
-                        acc[r][m][0] = begin::<F, Self>((*x[m]).below[j]);
+                    for part in 0..if F::HALVES { 2 } else { 1 } {
+                        acc[r][m][part] = begin::<F, Self>(x[m], j, part);
                     }
                 }
             }

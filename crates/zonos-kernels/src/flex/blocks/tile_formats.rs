@@ -403,8 +403,10 @@ impl Tiled for Q6K {
     #[inline(always)]
     unsafe fn head<L: Lanes>(rows: &Rows) -> Head<L> {
         unsafe {
+            // The block ends with `d`.
+            let [_, _, _, last] = L::turn_short(rows, 194);
             Head {
-                d: L::halves_at(rows, 208),
+                d: L::halves_in(last, true),
                 minimum: L::splat(0.0),
                 scales: L::turn_short(rows, 192),
                 minima: [L::byte(0); 4],
