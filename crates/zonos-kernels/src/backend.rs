@@ -73,6 +73,21 @@ pub trait SpeechBackend: Backend {
         portable::linear::<Self>(x, weight)
     }
 
+    /// Three [`packed_linear`](SpeechBackend::packed_linear)s of one input, such as queries, keys with values, and
+    /// gates.
+    fn joint_linear(
+        x: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        (
+            Self::packed_linear(x.clone(), first),
+            Self::packed_linear(x.clone(), second),
+            Self::packed_linear(x, third),
+        )
+    }
+
     /// Input gradient of [`packed_linear`](SpeechBackend::packed_linear):
     /// `dy [rows, out]`, `weight [out, in]` -> `dy weight [rows, in]`.
     fn packed_linear_grad_input(

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`ops::linear`] | cast, matmul | reads f32, f16 and bf16 weights where they lie |
 //! | [`ops::expert_linear`] | one matmul per expert in use | touches only the chosen experts |
+//! | [`ops::joint_linear`] | three products | one pass over all threads |
 //! | [`ops::block_linear`], [`ops::block_expert_linear`], [`ops::block_expert_gate_up`] | decoded on the host, matmul | reads quantised blocks where they lie |
 //! | [`ops::decode_attention`] | masked softmax | one pass over an f32 or f16 cache, running softmax |
 //! | [`ops::cache_append`] | cast, slices | written in place, rounded on the way |
@@ -44,7 +45,7 @@ pub use activation::{Activation, GateOrder};
 pub use activations::Activations;
 pub use backend::SpeechBackend;
 pub use device::{DeviceError, on_worker, parse_device, reads_blocks};
-pub use packed::{PackedTensor, expert_gate_up};
+pub use packed::{PackedTensor, expert_gate_up, joint_linear};
 pub use router::{RouterOptions, RouterTensors, Routing, route};
 
 /// Instruction sets that the CPU kernels can run with here, worst first, and the one that they use: the best, or

@@ -28,6 +28,23 @@ pub fn linear(x: Tensor<2>, weight: Tensor<2>) -> Tensor<2> {
     ))
 }
 
+/// Three [`linear`]s of one input, which a CPU reads as one: it is laid out once, and threads meet once.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// let device = Device::flex();
+/// let x = Tensor::<2>::from_data([[1.0f32, 2.0]], &device);
+/// let w = |a: f32| Tensor::<2>::from_data([[a, 1.0]], &device);
+/// let [_, y, _] = zonos_kernels::ops::joint_linear(x, [w(3.0), w(4.0), w(5.0)]);
+/// assert_eq!(y.into_data().try_to_vec::<f32>().unwrap(), [6.0]);
+/// ```
+pub fn joint_linear(x: Tensor<2>, weights: [Tensor<2>; 3]) -> [Tensor<2>; 3] {
+    let [first, second, third] = weights.map(Tensor::into_dispatch);
+    let (first, second, third) =
+        <Dispatch as SpeechBackend>::joint_linear(x.into_dispatch(), first, second, third);
+    [first, second, third].map(Tensor::from_dispatch)
+}
+
 /// `x [rows, in]` f32, `weight [experts, out, in]` f32, f16 or bf16, `expert [rows]` ->
 /// `y[i] = x[i] weight[expert[i]]^T`, `[rows, out]` f32.
 ///

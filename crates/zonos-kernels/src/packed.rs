@@ -193,6 +193,28 @@ impl PackedTensor<3> {
     }
 }
 
+/// What attention makes of its input `x [rows, in]`: [`PackedTensor::linear`] with the weights of queries and gates,
+/// [`PackedTensor::linear_flat`] with that of keys and values, in this order: queries, keys with values, gates.
+pub fn joint_linear(
+    x: Tensor<2>,
+    queries: &PackedTensor<2>,
+    keys_values: &PackedTensor<3>,
+    gates: &PackedTensor<2>,
+) -> [Tensor<2>; 3] {
+    match (&queries.weight, &keys_values.weight, &gates.weight) {
+        (Stored::Dense(q), Stored::Dense(kv), Stored::Dense(g)) => {
+            let kv = kv.val();
+            let [a, out, inner] = kv.dims();
+            ops::joint_linear(x, [q.val(), kv.reshape([a * out, inner]), g.val()])
+        }
+        _ => [
+            queries.linear(x.clone()),
+            keys_values.linear_flat(x.clone()),
+            gates.linear(x),
+        ],
+    }
+}
+
 /// `y[i] = silu(x[i] G[e]^T) * (x[i] U[e]^T)` with `e = expert[i]`: the first half of a gated
 /// feed-forward block whose two stacks `[experts, ffn, in]` are stored apart. `x [rows, in] ->
 /// [rows, ffn]`, f32.

@@ -3,12 +3,14 @@
 use std::ops::ControlFlow;
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
+use rayon::prelude::*;
 use zonos_audio::Codes;
 use zonos_nn::Tap;
 
 use crate::cache::{CacheDType, KvCache};
 use crate::error::Zonos2Error;
 use crate::profile::timed;
+use crate::sampler::SamplerError;
 use crate::segment::{Packed, Sequence};
 use crate::{
     EndOfAudio, EndReason, Limits, LoopBreaker, Sampler, SamplerOptions, Zonos2, Zonos2Config,
@@ -92,6 +94,18 @@ struct Running {
     codes: Vec<i32>,
 }
 
+impl Running {
+    /// Draws the next frame from its logits and appends it to the codes; false, without one, where a logit is not
+    /// finite.
+    fn draw(&mut self, logits: &[f32]) -> Result<bool, SamplerError> {
+        if logits.iter().any(|x| !x.is_finite()) {
+            return Ok(false);
+        }
+        self.codes.extend_from_slice(self.sampler.sample(logits)?);
+        Ok(true)
+    }
+}
+
 impl Zonos2 {
     /// Generates frames for every sequence until each has ended.
     ///
@@ -144,23 +158,26 @@ impl Zonos2 {
         });
         let mut packed = Packed::sequences(sequences, width, self.device());
         loop {
-            let logits = zonos_kernels::on_worker(self.device(), || {
+            let drawn: Vec<_> = zonos_kernels::on_worker(self.device(), || {
                 let cache = cache.as_mut();
                 let hidden = self.backbone().hidden(&packed, cache, &mut Tap::off());
-                self.last_logits(hidden, &packed)
+                let logits = self.last_logits(hidden, &packed);
+                let each = logits.par_chunks_exact(logits.len() / running.len());
+                let draws = running.par_iter_mut().zip(each);
+                timed!(
+                    "sampling",
+                    draws.map(|(run, logits)| run.draw(logits)).collect()
+                )
             });
-            let each = logits.len() / running.len();
             let mut stopped = false;
             let mut keep = Vec::with_capacity(running.len());
             let mut rows = Vec::with_capacity(running.len() * width);
-            let logits = logits.chunks_exact(each);
-            for (slot, (run, logits)) in running.iter_mut().zip(logits).enumerate() {
+            for (slot, (run, drawn)) in running.iter_mut().zip(drawn).enumerate() {
                 let index = run.end.frames();
-                if logits.iter().any(|x| !x.is_finite()) {
+                if !drawn? {
                     return Err(self.non_finite(&sequences[run.index], &run.codes, index));
                 }
-                let frame = timed!("sampling", run.sampler.sample(logits))?;
-                run.codes.extend_from_slice(frame);
+                let frame = &run.codes[run.codes.len() - config.n_codebooks..];
                 rows.extend_from_slice(frame);
                 rows.push(config.text_pad_id() as i32);
                 let event = Frame {

@@ -411,9 +411,10 @@ impl Sampler {
     /// Fills `work.scaled` with the logits after the repetition penalty.
     fn penalise(&mut self, codebook: usize, logits: &[f32]) -> Result<(), SamplerError> {
         let frame = self.frames;
-        if let Some(id) = logits
-            .iter()
-            .position(|x| x.is_nan() || *x == f32::INFINITY)
+        // All are looked at, which goes by the vector; then, rarely, the first of them is searched.
+        let possible = |x: &f32| *x < f32::INFINITY;
+        if !logits.iter().fold(true, |all, x| all & possible(x))
+            && let Some(id) = logits.iter().position(|x| !possible(x))
         {
             return Err(SamplerError::NotFinite {
                 frame,
@@ -469,9 +470,9 @@ impl Sampler {
             ..
         } = &mut self.work;
         for x in scaled.iter_mut() {
-            if *x > f32::NEG_INFINITY {
-                *x = (*x / temperature).clamp(-SCALED_LIMIT, SCALED_LIMIT);
-            }
+            // Both are computed, so that this goes by the vector.
+            let tempered = (*x / temperature).clamp(-SCALED_LIMIT, SCALED_LIMIT);
+            *x = if *x > f32::NEG_INFINITY { tempered } else { *x };
         }
 
         let mut threshold = f32::NEG_INFINITY;
@@ -481,11 +482,16 @@ impl Sampler {
             let (_, kth, _) = order.select_nth_unstable_by(top_k - 1, |a, b| b.total_cmp(a));
             threshold = *kth;
         }
-        kept.clear();
-        kept.extend((0_u32..).zip(scaled.iter().copied()).filter(|&(_, x)| {
+        // Every id is written and the next one over it unless it stays: which stay cannot be foreseen, so branches
+        // would cost more.
+        kept.resize(scaled.len(), (0, 0.0));
+        let mut count = 0;
+        for (id, &x) in (0_u32..).zip(scaled.iter()) {
+            kept[count] = (id, x);
             // With fewer than k possible ids the threshold itself is minus infinity.
-            x >= threshold && x > f32::NEG_INFINITY
-        }));
+            count += usize::from((x >= threshold) & (x > f32::NEG_INFINITY));
+        }
+        kept.truncate(count);
 
         let largest = kept.iter().fold(f32::NEG_INFINITY, |m, &(_, x)| m.max(x));
         let mut sum = 0.0_f64;

@@ -13,10 +13,8 @@ use tracing::{Event, Metadata, Subscriber};
 use zonos2::profile::{EXPERTS, TARGET};
 
 /// Parts that are products with weights and nothing else worth naming.
-const PRODUCTS: [&str; 10] = [
-    "gate",
-    "queries",
-    "keys and values",
+const PRODUCTS: [&str; 8] = [
+    "projections",
     "output",
     "router down",
     "experts up",

@@ -5,7 +5,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::math;
-use super::simd::{Isa, Kernel, Simd, dispatch_on};
+use super::simd::{Isa, Kernel, Simd, ask, dispatch_on};
 use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 
 /// Cache elements below which one thread does it all.
@@ -14,6 +14,9 @@ const PARALLEL: usize = 64 * 1024;
 const TILE: usize = 64;
 /// Query heads that share a pass over keys and values.
 const GROUP: usize = 4;
+/// Positions ahead of the one at hand whose keys are asked for: a head's rows are too few for processors to find
+/// out by themselves what comes next.
+const AHEAD: usize = 16;
 
 /// The query heads of one kv head against that head's cache.
 struct Head<'a, E> {
@@ -24,6 +27,8 @@ struct Head<'a, E> {
     /// `[positions, dim]`
     v: &'a [E],
     dim: usize,
+    /// The keys of the next head.
+    next: *const E,
     /// `[group, dim]`, zeros
     out: &'a mut [f32],
 }
@@ -33,18 +38,50 @@ impl<E: Element> Kernel for Head<'_, E> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { k, v, dim, .. } = self;
+        let Self {
+            k, v, dim, next, ..
+        } = self;
+        let cache = Cached { k, v, dim, next };
         let queries = self.q.chunks(GROUP * dim);
         for (q, out) in queries.zip(self.out.chunks_mut(GROUP * dim)) {
             // SAFETY: the caller dispatched to a processor with `S`.
             unsafe {
                 match q.len() / dim {
-                    1 => heads::<S, E, 1>(q, k, v, dim, out),
-                    2 => heads::<S, E, 2>(q, k, v, dim, out),
-                    3 => heads::<S, E, 3>(q, k, v, dim, out),
-                    _ => heads::<S, E, GROUP>(q, k, v, dim, out),
+                    1 => heads::<S, E, 1>(q, cache, out),
+                    2 => heads::<S, E, 2>(q, cache, out),
+                    3 => heads::<S, E, 3>(q, cache, out),
+                    _ => heads::<S, E, GROUP>(q, cache, out),
                 }
             }
+        }
+    }
+}
+
+/// Keys and values of one kv head, `[positions, dim]`.
+#[derive(Clone, Copy)]
+struct Cached<'a, E> {
+    k: &'a [E],
+    v: &'a [E],
+    dim: usize,
+    /// The keys of the next head.
+    next: *const E,
+}
+
+impl<E> Cached<'_, E> {
+    /// Asks for the values of position `at`, which are read when all keys of its tile have been, and for the
+    /// keys [`AHEAD`] of it.
+    #[inline(always)]
+    fn ask(&self, at: usize) {
+        let (ahead, positions) = (at + AHEAD, self.k.len() / self.dim);
+        let keys = if ahead < positions {
+            self.k.as_ptr().wrapping_add(ahead * self.dim)
+        } else {
+            self.next.wrapping_add((ahead - positions) * self.dim)
+        };
+        let values = self.v.as_ptr().wrapping_add(at * self.dim);
+        for byte in (0..self.dim * size_of::<E>()).step_by(64) {
+            ask(keys.cast::<u8>().wrapping_add(byte));
+            ask(values.cast::<u8>().wrapping_add(byte));
         }
     }
 }
@@ -58,25 +95,27 @@ impl<E: Element> Kernel for Head<'_, E> {
 #[inline(always)]
 unsafe fn heads<S: Simd, E: Element, const G: usize>(
     q: &[f32],
-    k: &[E],
-    v: &[E],
-    dim: usize,
+    cache: Cached<'_, E>,
     out: &mut [f32],
 ) {
+    let Cached { k, v, dim, .. } = cache;
     assert!(q.len() == G * dim && out.len() == G * dim && k.len() == v.len());
     let mut largest = [f32::NEG_INFINITY; G];
     let mut totals = [0.0f32; G];
     let mut weights = [[0.0f32; TILE]; G];
-    for (k, v) in k.chunks(TILE * dim).zip(v.chunks(TILE * dim)) {
+    for (tile, (k, v)) in k.chunks(TILE * dim).zip(v.chunks(TILE * dim)).enumerate() {
         let positions = k.len() / dim;
         // SAFETY: `S` by the caller's contract; a tile is whole rows of `dim`.
         unsafe {
             let mut at = 0;
             while at + 2 <= positions {
+                cache.ask(tile * TILE + at);
+                cache.ask(tile * TILE + at + 1);
                 scores::<S, E, G, 2>(q, &k[at * dim..], dim, at, &mut weights);
                 at += 2;
             }
             if at < positions {
+                cache.ask(tile * TILE + at);
                 scores::<S, E, G, 1>(q, &k[at * dim..], dim, at, &mut weights);
             }
             for g in 0..G {
@@ -285,6 +324,7 @@ pub(super) fn decode_attention(
                     k: &k[rows.clone()],
                     v: &v[rows],
                     dim,
+                    next: k.as_ptr().wrapping_add(start + capacity * dim),
                     out,
                 },
             );

@@ -18,6 +18,15 @@ impl SpeechBackend for Flex {
         linear::linear(Isa::best(), x, weight)
     }
 
+    fn joint_linear(
+        x: FlexTensor,
+        first: FlexTensor,
+        second: FlexTensor,
+        third: FlexTensor,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        linear::joint_linear(Isa::best(), x, [first, second, third]).into()
+    }
+
     fn expert_linear(x: FlexTensor, weight: FlexTensor, expert: FlexTensor) -> FlexTensor {
         linear::expert_linear(Isa::best(), x, weight, expert)
     }

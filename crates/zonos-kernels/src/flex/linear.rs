@@ -9,8 +9,8 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::dense::{End, product};
-use super::several_rows::{Batch, MANY, Several};
-use super::simd::{Isa, Kernel, Simd, ask, dispatch_on};
+use super::several_rows::{Batch, MANY, Several, WEIGHTS};
+use super::simd::{Isa, Kernel, Simd, ask, ask_page, dispatch_on};
 use super::weights::{Element, contiguous, elements, f32_tensor, with_elements};
 
 /// Rows that are multiplied as they are; more are laid out first, see [`Batch`].
@@ -19,8 +19,11 @@ const FEW: usize = 4;
 pub(super) const PARALLEL: usize = 32 * 1024;
 /// Bytes ahead of one weight row's that are asked for.
 const AHEAD: usize = 4096;
-/// Weight rows a work item.
-const CHUNK: usize = 64;
+/// Columns of one row within which a page is asked for.
+const PAGE: usize = 1024;
+/// Weight rows a work item: whole groups of [`Several`], whose rest would be slower.
+const CHUNK: usize = 48;
+const _: () = assert!(CHUNK.is_multiple_of(WEIGHTS));
 /// Weight rows in blocks that are decoded at a time for GEMM.
 const PANEL: usize = 128;
 
@@ -49,6 +52,9 @@ unsafe fn dots<S: Simd, E: Element, const W: usize, const N: usize, const ASK: b
                 let ahead = if W == 1 { AHEAD / size_of::<E>() } else { len };
                 let next = weights[W - 1].wrapping_add(ahead).cast::<u8>();
                 let next = next.wrapping_add(at / S::LANES * step);
+                if at % (PAGE / W) == 0 {
+                    ask_page(next);
+                }
                 for line in 0..step.div_ceil(64) {
                     ask(next.wrapping_add(64 * line));
                 }
@@ -216,50 +222,41 @@ impl Shared {
 /// One weight matrix `[out, inner]` for some rows of the input, less than [`MANY`].
 struct Task<'a, E> {
     weight: &'a [E],
-    rows: Vec<usize>,
+    rows: &'a [usize],
     /// The rows laid out, where they are more than [`FEW`].
-    batch: Option<Batch>,
+    batch: Option<&'a Batch>,
+    /// `[n, out]`
+    y: &'a Shared,
 }
 
-impl<'a, E> Task<'a, E> {
-    /// `rows` of `x [_, inner]`.
-    fn new(weight: &'a [E], rows: Vec<usize>, x: &[f32], inner: usize) -> Self {
-        let batch = (rows.len() > FEW).then(|| Batch::new(x, &rows, inner));
-        Self {
-            weight,
-            rows,
-            batch,
-        }
-    }
+/// `rows` of `x [_, inner]` as [`Task`] wants them.
+fn laid_out(rows: &[usize], x: &[f32], inner: usize) -> Option<Batch> {
+    (rows.len() > FEW).then(|| Batch::new(x, rows, inner))
 }
 
 /// `y[i] = W x[i]` for every task's rows: `x [n, inner]`, `y [n, out]`.
-fn some_rows<E: Element>(
-    isa: Isa,
-    tasks: &[Task<'_, E>],
-    x: &[f32],
-    y: &mut [f32],
-    inner: usize,
-    out: usize,
-) {
-    let target = Shared::new(y);
+fn some_rows<E: Element>(isa: Isa, tasks: &[Task<'_, E>], x: &[f32], inner: usize) {
     // (task, first weight row)
     let items: Vec<(usize, usize)> = (0..tasks.len())
-        .flat_map(|t| (0..out).step_by(CHUNK).map(move |first| (t, first)))
+        .flat_map(|t| {
+            let out = tasks[t].weight.len() / inner;
+            (0..out).step_by(CHUNK).map(move |first| (t, first))
+        })
         .collect();
     let run = |&(t, first): &(usize, usize)| {
         let task = &tasks[t];
+        let out = task.weight.len() / inner;
         let last = out.min(first + CHUNK);
         let weight = &task.weight[first * inner..last * inner];
         let count = task.rows.len();
         let mut dots = [0.0; MANY * CHUNK];
         let dots = &mut dots[..count * (last - first)];
-        if let Some(batch) = &task.batch {
+        if let Some(batch) = task.batch {
             let out = &mut *dots;
             dispatch_on(isa, Several { weight, batch, out });
         } else {
             let mut inputs: [&[f32]; FEW] = [&[]; FEW];
-            for (slot, &row) in inputs.iter_mut().zip(&task.rows) {
+            for (slot, &row) in inputs.iter_mut().zip(task.rows) {
                 *slot = &x[row * inner..(row + 1) * inner];
             }
             let (inputs, out) = (&inputs[..count], &mut *dots);
@@ -279,10 +276,10 @@ fn some_rows<E: Element>(
                 *part = dots[i];
             }
             // SAFETY: a row belongs to one task, and an output of it to one chunk.
-            unsafe { target.write(row * out + first, part) };
+            unsafe { task.y.write(row * out + first, part) };
         }
     };
-    if tasks.len() * inner * out < PARALLEL {
+    if tasks.iter().map(|task| task.weight.len()).sum::<usize>() < PARALLEL {
         items.iter().for_each(run);
     } else {
         items.par_iter().for_each(run);
@@ -357,12 +354,63 @@ pub(super) fn linear(isa: Isa, x: FlexTensor, weight: FlexTensor) -> FlexTensor 
         return f32_tensor(y, [n, out]);
     }
     with_elements!(weight, |w| if n < MANY {
-        let task = Task::new(w, (0..n).collect(), input, inner);
-        some_rows(isa, &[task], input, &mut y, inner, out);
+        let rows: Vec<usize> = (0..n).collect();
+        let (batch, y) = (laid_out(&rows, input, inner), Shared::new(&mut y));
+        let task = Task {
+            weight: w,
+            rows: &rows,
+            batch: batch.as_ref(),
+            y: &y,
+        };
+        some_rows(isa, &[task], input, inner);
     } else {
         y = many_rows(isa, input, w, inner);
     });
     f32_tensor(y, [n, out])
+}
+
+/// See [`SpeechBackend::joint_linear`](crate::SpeechBackend::joint_linear).
+pub(super) fn joint_linear(isa: Isa, x: FlexTensor, weights: [FlexTensor; 3]) -> [FlexTensor; 3] {
+    let [n, inner] = x.shape().dims::<2>();
+    let dtype = weights[0].dtype();
+    let alike = weights.iter().all(|w| w.dtype() == dtype);
+    if !alike || n >= MANY || n * inner == 0 {
+        return weights.map(|weight| linear(isa, x.clone(), weight));
+    }
+    let x = contiguous(x);
+    let input = elements::<f32>(&x);
+    let weights = weights.map(contiguous);
+    let outs = weights.each_ref().map(|weight| {
+        let [out, width] = weight.shape().dims::<2>();
+        assert_eq!(width, inner, "joint_linear: input width and weight differ");
+        out
+    });
+    let mut y = outs.map(|out| vec![0.0; n * out]);
+    let targets = y.each_mut().map(|y| Shared::new(y));
+    let rows: Vec<usize> = (0..n).collect();
+    let batch = laid_out(&rows, input, inner);
+    let [first, second, third] = &weights;
+    with_elements!(*first, |first| {
+        let weights = [first, same_as(first, second), same_as(first, third)];
+        let tasks: Vec<_> = weights
+            .iter()
+            .zip(&targets)
+            .map(|(weight, y)| Task {
+                weight,
+                rows: &rows,
+                batch: batch.as_ref(),
+                y,
+            })
+            .collect();
+        some_rows(isa, &tasks, input, inner);
+    });
+    let mut outs = outs.into_iter();
+    y.map(|y| f32_tensor(y, [n, outs.next().expect("as many as weights")]))
+}
+
+/// The elements of `other`, which has the type of `first`.
+fn same_as<'a, E: Element + burn::tensor::Element>(_first: &[E], other: &'a FlexTensor) -> &'a [E] {
+    elements(other)
 }
 
 /// See [`SpeechBackend::expert_linear`](crate::SpeechBackend::expert_linear).
@@ -394,7 +442,8 @@ pub(super) fn expert_linear(
         for (e, rows) in groups {
             let rows: Vec<usize> = rows.into_iter().map(|r| r as usize).collect();
             if rows.len() < MANY {
-                few.push(Task::new(matrix(e), rows, input, inner));
+                let batch = laid_out(&rows, input, inner);
+                few.push((matrix(e), rows, batch));
                 continue;
             }
             let gathered: Vec<f32> = rows
@@ -407,7 +456,17 @@ pub(super) fn expert_linear(
                 y[row * out..(row + 1) * out].copy_from_slice(part);
             }
         }
-        some_rows(isa, &few, input, &mut y, inner, out);
+        let y = Shared::new(&mut y);
+        let tasks: Vec<_> = few
+            .iter()
+            .map(|(weight, rows, batch)| Task {
+                weight,
+                rows,
+                batch: batch.as_ref(),
+                y: &y,
+            })
+            .collect();
+        some_rows(isa, &tasks, input, inner);
     });
     f32_tensor(y, [n, out])
 }

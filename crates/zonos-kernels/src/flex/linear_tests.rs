@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn a_batch_gives_the_bits_of_its_rows(
-        n in 2usize..16, out in 1usize..100, inner in 1usize..700, dtype in float_dtype(), seed in any::<u64>(),
+        n in 2usize..16, out in 1usize..100, inner in 1usize..1200, dtype in float_dtype(), seed in any::<u64>(),
     ) {
         let x = tensor([n, inner], seed, DType::F32);
         let w = tensor([out, inner], seed ^ 1, dtype);
@@ -125,6 +125,26 @@ proptest! {
             for (row, y) in floats(x.clone()).chunks(inner).zip(batch.chunks(out)) {
                 let alone = FlexTensor::from_data(TensorData::new(row.to_vec(), [1, inner]));
                 prop_assert_eq!(floats(linear::linear(isa, alone, w.clone())), y);
+            }
+        }
+    }
+
+    #[test]
+    fn joint_products_have_the_bits_of_each(
+        n in 1usize..20, outs in [1usize..100, 1usize..100, 1usize..20], inner in 1usize..600,
+        dtypes in [float_dtype(), float_dtype(), float_dtype()], alike in any::<bool>(), seed in any::<u64>(),
+    ) {
+        let x = tensor([n, inner], seed, DType::F32);
+        let weights = [0, 1, 2].map(|i| {
+            let dtype = if alike { dtypes[0] } else { dtypes[i] };
+            tensor([outs[i], inner], seed ^ (1 + i as u64), dtype)
+        });
+        for isa in Isa::available() {
+            let joint = linear::joint_linear(isa, x.clone(), weights.clone());
+            for (joint, weight) in joint.into_iter().zip(&weights) {
+                let expected = linear::linear(isa, x.clone(), weight.clone());
+                prop_assert_eq!(joint.shape(), expected.shape());
+                prop_assert_eq!(floats(joint), floats(expected));
             }
         }
     }

@@ -7,15 +7,15 @@
 //! evenly and in its order, which is how memory is fastest. A result is the same chain of multiply-adds as with
 //! one row, so the bits are the same.
 
-use super::simd::{Kernel, Simd, ask};
+use super::simd::{Kernel, Simd, ask, ask_page};
 use super::weights::Element;
 
 /// Columns of a block.
-const COLUMNS: usize = 256;
+const COLUMNS: usize = 512;
 /// Rows from which panels of them are faster, see [`dense`](super::dense).
 pub(super) const MANY: usize = 16;
 /// Weight rows that pass a block before the next block.
-const WEIGHTS: usize = 12;
+pub(super) const WEIGHTS: usize = 24;
 /// Weight rows of a tile of sums.
 const TILE: usize = 3;
 /// Lanes of the widest vectors.
@@ -140,20 +140,9 @@ impl<E: Element> Several<'_, E> {
                 };
                 // SAFETY: the caller's contract; the tile's weight rows and rows exist.
                 unsafe {
-                    match (tile, n.len()) {
-                        (TILE, 1) => at.add::<S, TILE, 1>(),
-                        (TILE, 2) => at.add::<S, TILE, 2>(),
-                        (TILE, 3) => at.add::<S, TILE, 3>(),
-                        (TILE, 4) => at.add::<S, TILE, 4>(),
-                        (TILE, 5) => at.add::<S, TILE, 5>(),
-                        (TILE, 6) => at.add::<S, TILE, 6>(),
-                        (TILE, 7) => at.add::<S, TILE, 7>(),
-                        (TILE, _) => at.add::<S, TILE, 8>(),
-                        (_, n) => {
-                            for i in 0..n {
-                                at.row(i, S::LANES).add::<S, 1, 1>();
-                            }
-                        }
+                    match tile {
+                        TILE => at.add_rows::<S, TILE>(n.len()),
+                        _ => at.add_rows::<S, 1>(n.len()),
                     }
                 }
             }
@@ -207,14 +196,25 @@ struct Tile<E> {
 }
 
 impl<E: Element> Tile<E> {
-    /// Row `n` of the tile alone.
+    /// [`add`](Self::add) for a number of rows, at most [`widest_tile`].
+    ///
+    /// # Safety
+    ///
+    /// As [`add`](Self::add).
     #[inline(always)]
-    fn row(self, n: usize, lanes: usize) -> Self {
-        Self {
-            x: self.x.wrapping_add(n * self.columns),
-            sums: self.sums.wrapping_add(n * lanes),
-            next: if n == 0 { self.next } else { std::ptr::null() },
-            ..self
+    unsafe fn add_rows<S: Simd, const W: usize>(self, rows: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match rows {
+                1 => self.add::<S, W, 1>(),
+                2 => self.add::<S, W, 2>(),
+                3 => self.add::<S, W, 3>(),
+                4 => self.add::<S, W, 4>(),
+                5 => self.add::<S, W, 5>(),
+                6 => self.add::<S, W, 6>(),
+                7 => self.add::<S, W, 7>(),
+                _ => self.add::<S, W, 8>(),
+            }
         }
     }
 
@@ -245,6 +245,7 @@ impl<E: Element> Tile<E> {
             } else {
                 let bytes = W * S::LANES * size_of::<E>();
                 let mut next = self.next;
+                ask_page(next);
                 while at + S::LANES <= self.columns {
                     for line in 0..bytes.div_ceil(64) {
                         ask(next.wrapping_add(64 * line));

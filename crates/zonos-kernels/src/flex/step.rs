@@ -259,18 +259,21 @@ impl Kernel for SoftCap<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        // SAFETY: the instruction set is `S`'s.
-        let (inverse, cap) = unsafe { (S::splat(1.0 / self.cap), S::splat(self.cap)) };
-        for (x, y) in self.x.chunks(S::LANES).zip(self.y.chunks_mut(S::LANES)) {
-            // What is left of a vector goes through the same arithmetic, in a buffer of the widest one.
-            let mut values = [0.0f32; 16];
-            values[..x.len()].copy_from_slice(x);
-            // SAFETY: the buffer holds a vector.
-            unsafe {
-                let x = S::mul(S::load(values.as_ptr()), inverse);
-                S::store(values.as_mut_ptr(), S::mul(math::tanh::<S>(x), cap));
+        let whole = self.y.len() - self.y.len() % S::LANES;
+        assert_eq!(self.x.len(), self.y.len());
+        // SAFETY: the instruction set is `S`'s; vectors end before `whole`, and the buffer holds one.
+        unsafe {
+            let (inverse, cap) = (S::splat(1.0 / self.cap), S::splat(self.cap));
+            let capped = |x| S::mul(math::tanh::<S>(S::mul(x, inverse)), cap);
+            for at in (0..whole).step_by(S::LANES) {
+                let x = S::load(self.x.as_ptr().add(at));
+                S::store(self.y.as_mut_ptr().add(at), capped(x));
             }
-            y.copy_from_slice(&values[..y.len()]);
+            // What is left goes through the same arithmetic, in a buffer of the widest vector.
+            let mut rest = [0.0f32; 16];
+            rest[..self.x.len() - whole].copy_from_slice(&self.x[whole..]);
+            S::store(rest.as_mut_ptr(), capped(S::load(rest.as_ptr())));
+            self.y[whole..].copy_from_slice(&rest[..self.x.len() - whole]);
         }
     }
 }

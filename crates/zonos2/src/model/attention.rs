@@ -60,9 +60,10 @@ impl Attention {
     ) -> Tensor<2> {
         let rows = h.dims()[0];
         let dim = self.head_dim;
-        let gate = timed!("gate", self.gater.linear(h.clone()));
-        let q = timed!("queries", self.wq.linear(h.clone()));
-        let kv = timed!("keys and values", self.wkv.linear_flat(h));
+        let [q, kv, gate] = timed!(
+            "projections",
+            zonos_kernels::joint_linear(h, &self.wq, &self.wkv, &self.gater)
+        );
         let heads = q.dims()[1] / dim;
         let kv_heads = kv.dims()[1] / (2 * dim);
 
