@@ -609,19 +609,27 @@ fn paths_that_lead_nowhere_are_told() {
     }
 }
 
-/// A corpus and importances are an original's.
+/// A corpus, importances and a base are an original's.
 #[test]
 fn a_model_that_lost_precision_is_told_where_an_original_is_meant() {
     let work = Work::new();
     corpus(&work);
     let (manifest, bin) = (work.arg("corpus/manifest.toml"), work.arg("i.bin"));
-    let corpus = work.arg("again");
+    let (corpus, base) = (work.arg("again"), work.arg("warned.kld"));
     for (t, warned) in [("q8_0", true), ("f16", false)] {
         let model = work.arg(&format!("{t}.gguf"));
         run(0, &["convert", &work.model(), &model, "--type", t]);
         for (i, line) in [
             vec!["corpus", &model, "-o", &corpus, "--frames", "2", "--force"],
             vec!["imatrix", &model, "--manifest", &manifest, "-o", &bin],
+            vec![
+                "perplexity",
+                &model,
+                "--manifest",
+                &manifest,
+                "--save-base",
+                &base,
+            ],
         ]
         .into_iter()
         .enumerate()

@@ -98,7 +98,8 @@ impl Running {
     /// Draws the next frame from its logits and appends it to the codes; false, without one, where a logit is not
     /// finite.
     fn draw(&mut self, logits: &[f32]) -> Result<bool, SamplerError> {
-        if logits.iter().any(|x| !x.is_finite()) {
+        // All are looked at, which goes by the vector.
+        if !logits.iter().fold(true, |all, x| all & x.is_finite()) {
             return Ok(false);
         }
         self.codes.extend_from_slice(self.sampler.sample(logits)?);

@@ -110,6 +110,10 @@ pub(crate) fn run(args: &PerplexityArgs, global: &GlobalArgs) -> Outcome {
     if let Input::Rows(corpus) = &input {
         corpus.spares(&outputs)?;
     }
+    let warning = args
+        .save_base
+        .as_ref()
+        .and_then(|_| weights::warn_quantised(&checkpoint, "the logits"));
     let model = weights::load_backbone(&checkpoint, config, &device)?;
     let model = if args.fast {
         model
@@ -132,7 +136,8 @@ pub(crate) fn run(args: &PerplexityArgs, global: &GlobalArgs) -> Outcome {
     };
     match done.what {
         Measured::Perplexity(perplexity) => {
-            report::perplexity(&run, &perplexity, args.save_base.as_deref(), global)?;
+            let base = args.save_base.as_deref();
+            report::perplexity(&run, &perplexity, base, warning.as_slice(), global)?;
         }
         Measured::Comparison(comparison) => {
             let base = args.base.as_deref().unwrap_or(Path::new(""));

@@ -53,6 +53,7 @@ pub(super) fn perplexity(
     run: &Run<'_>,
     perplexity: &Perplexity,
     base: Option<&Path>,
+    warnings: &[String],
     global: &GlobalArgs,
 ) -> Result<(), Failure> {
     if global.json {
@@ -66,6 +67,7 @@ pub(super) fn perplexity(
             "events": perplexity.events(),
             "ppl": perplexity.all(),
             "codebooks": codebooks,
+            "warnings": warnings,
         });
         return output::print_json(&merged(run.json(), numbers));
     }
