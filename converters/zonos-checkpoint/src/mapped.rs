@@ -26,6 +26,10 @@ impl MappedFile {
             return Err(CheckpointError::Empty { path: path.into() });
         }
         let map = map_file(&file).map_err(|e| CheckpointError::io(path, e))?;
+        // A decode step passes over gigabytes: with pages of 2 MB instead of 4 kB the processor looks up far
+        // fewer addresses. A hint: systems that have none for files go on as before.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Arc::new(Self {
             path: PathBuf::from(path).into(),
             bytes: bytes::Bytes::from_owner(map),
@@ -110,4 +114,37 @@ fn map_file(file: &File) -> std::io::Result<memmap2::Mmap> {
     // bus error. Every loader that maps weights accepts this; checkpoints are replaced by renaming
     // a new file over the old one (as this crate's own writer does), which leaves the mapping intact.
     unsafe { memmap2::Mmap::map(file) }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// The flags that the system keeps of the mapping of `path`, or nothing if it is not mapped.
+    fn flags(path: &Path) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines();
+        lines.find(|line| line.ends_with(path.to_str().unwrap()))?;
+        lines
+            .find_map(|line| line.strip_prefix("VmFlags:"))
+            .map(String::from)
+    }
+
+    #[test]
+    fn large_pages_are_asked_for() {
+        if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            eprintln!("not tested: this kernel has no transparent huge pages");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join("a.bin");
+        std::fs::write(&path, [7; 5000]).unwrap();
+        let file = MappedFile::open(&path).unwrap();
+        let flags_of_it = flags(&path).expect("mapped");
+        assert!(
+            flags_of_it.split_whitespace().any(|flag| flag == "hg"),
+            "{flags_of_it}"
+        );
+        assert_eq!(file.bytes(), [7; 5000]);
+    }
 }
