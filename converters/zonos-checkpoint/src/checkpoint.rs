@@ -361,7 +361,8 @@ fn find_in_folder(dir: &Path) -> Result<PathBuf, CheckpointError> {
             .collect();
         match (found.as_slice(), models.as_slice()) {
             ([only], _) | (_, [only]) => return Ok(dir.join(only)),
-            ([first, second, ..], _) => {
+            // Companions are not what the user has to choose from.
+            (_, [first, second, ..]) | ([first, second, ..], _) => {
                 several.push(format!("several *{ending} ({first}, {second}, ..)"));
             }
             _ => {}

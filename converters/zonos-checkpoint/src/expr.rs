@@ -255,8 +255,8 @@ impl Expr {
             }
             Self::Interleave(parts, axis) => {
                 let [even, odd] = &**parts;
-                let even = even.eval_in(checkpoint, view)?;
-                let odd = odd.eval_in(checkpoint, view)?;
+                let even = even.eval_in(checkpoint, view)?.convert_dtype(out.dtype);
+                let odd = odd.eval_in(checkpoint, view)?.convert_dtype(out.dtype);
                 let run = out.shape[axis + 1..].iter().product::<usize>() * width;
                 let bytes = aligned(even.bytes().len() * 2, width, |target| {
                     if run > 0 {
@@ -353,7 +353,7 @@ fn fill(
         for part in parts {
             // One part at a time: each is dropped before the next is read.
             let data = match part.eval_in(checkpoint, view) {
-                Ok(data) => data,
+                Ok(data) => data.convert_dtype(out.dtype),
                 Err(e) => {
                     failed = Some(e);
                     return;
@@ -403,14 +403,15 @@ pub(crate) fn slice(
     TensorData::try_from_bytes(bytes, new_shape, dtype).map_err(|e| e.to_string())
 }
 
-/// The common signature of `parts`; shapes may differ along `free`.
+/// The common signature of `parts`; shapes may differ along `free`. Values of different float types become F32
+/// together: files may keep queries in one type and values in another.
 fn same(
     parts: &[Expr],
     entries: &[Entry],
     view: View,
     free: Option<usize>,
 ) -> Result<Signature, String> {
-    let first = parts
+    let mut first = parts
         .first()
         .ok_or("nothing to put together")?
         .signature_in(entries, view)?;
@@ -423,7 +424,10 @@ fn same(
         let other = part.signature_in(entries, view)?;
         let agree = other.shape.len() == first.shape.len()
             && (0..first.shape.len()).all(|i| Some(i) == free || other.shape[i] == first.shape[i]);
-        if !agree || other.dtype != first.dtype {
+        let floats = first.dtype.is_float() && other.dtype.is_float();
+        if agree && view == View::Values && floats && other.dtype != first.dtype {
+            first.dtype = DType::F32;
+        } else if !agree || other.dtype != first.dtype {
             return Err(format!(
                 "parts differ: {:?} of {:?} and {:?} of {:?}",
                 first.shape, first.dtype, other.shape, other.dtype

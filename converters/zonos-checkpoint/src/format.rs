@@ -61,7 +61,8 @@ pub(crate) fn detect(file: &MappedFile) -> Result<Format, CheckpointError> {
     if head.starts_with(b"NRUB") {
         return Ok(Format::Burnpack);
     }
-    if head.starts_with(b"GGUF") {
+    let cut_gguf = head.len() < 4 && path.extension().is_some_and(|e| e == "gguf");
+    if head.starts_with(b"GGUF") || cut_gguf {
         return Ok(Format::Gguf);
     }
     if head.get(257..262) == Some(b"ustar") {

@@ -184,7 +184,14 @@ impl<'a> GgufFields<'a> {
     pub fn number(&self, key: &str) -> Result<f64, String> {
         let value = self.required(key)?;
         let number = value.as_f64();
-        number.ok_or_else(|| format!("`{key}` should be a number, found {}", abridged(value)))
+        number.ok_or_else(|| {
+            // What JSON has no number for.
+            let found = match value {
+                Json::Null => "NaN or infinity".to_owned(),
+                other => abridged(other),
+            };
+            format!("`{key}` should be a number, found {found}")
+        })
     }
 
     /// A list of whole numbers.

@@ -24,6 +24,8 @@ fn h03_files_that_are_something_else_are_named() {
         path
     };
     let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123456\n";
+    let text = error(write("cut.gguf", b"GGU"));
+    assert!(text.contains("cut.gguf: the file ends inside"), "{text}");
     for name in ["model.safetensors", "model.pth", "model.bpk"] {
         let text = error(write(name, lfs));
         assert!(
@@ -801,6 +803,54 @@ fn split_concat_and_transpose_move_values_where_they_belong() {
     let map = NameMap::new().transpose("f16", "x", (0, 1));
     let report = plan(&checkpoint, &map, &specs).unwrap();
     assert!(report.problems[0].contains("no axis 1"), "{report}");
+}
+
+/// Files may keep keys in one type and values in another.
+#[test]
+fn parts_of_different_float_types_become_f32_together() {
+    use zonos_gguf::{GgmlType, GgufWriter, Metadata, NewTensor};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mixed.gguf");
+    let entry = |name: &str, ggml_type| NewTensor {
+        name: name.into(),
+        dims: vec![32, 2],
+        ggml_type,
+    };
+    let entries = [
+        entry("k", GgmlType::Q8_0),
+        entry("v", GgmlType::F16),
+        entry("w", GgmlType::I8),
+    ];
+    let file = fs::File::create(&path).unwrap();
+    let mut writer = GgufWriter::new(file, "mixed.gguf", &Metadata::new(), &entries).unwrap();
+    // Blocks of scale 0.5 and codes 3, halves of -2.
+    let mut blocks = [3u8; 68];
+    for block in blocks.chunks_exact_mut(34) {
+        block[..2].copy_from_slice(&0x3800u16.to_le_bytes());
+    }
+    writer.write("k", &blocks).unwrap();
+    writer.write("v", &[0x00, 0xC0].repeat(64)).unwrap();
+    writer.write("w", &[1; 64]).unwrap();
+    writer.finish().unwrap();
+
+    let checkpoint = open(&path);
+    let loaded = |map: &NameMap, shape: &[usize]| {
+        let specs = [TensorSpec::plain("both", shape.to_vec())];
+        let options = LoadOptions {
+            partial: true,
+            ..LoadOptions::default()
+        };
+        Loader::new(&checkpoint, map, &specs, &options, &device())
+            .and_then(|loader| loader.data("both"))
+    };
+    let (k, v) = (vec![1.5; 64], vec![-2.0; 64]);
+    let concat = NameMap::new().concat(&["k", "v"], "both", 0);
+    let data = loaded(&concat, &[4, 32]).unwrap();
+    assert_eq!(floats(data), [k, v].concat());
+    // Integers are no values of weights.
+    let concat = NameMap::new().concat(&["k", "w"], "both", 0);
+    let error = loaded(&concat, &[4, 32]).unwrap_err().to_string();
+    assert!(error.contains("both"), "{error}");
 }
 
 // Map files

@@ -135,6 +135,7 @@ pub fn convert_rows(
 
 /// Whether the values of a row are finite, and what they were encoded as. Up to the largest half every type
 /// is; beyond, it depends on the scale that was found, so the row is decoded again (`values` is overwritten).
+/// A block whose squares were too large for the search for a scale became zeros, which counts too.
 fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, BlockError> {
     // Without an early end, which would keep compilers from taking several values at a time.
     let mild = pulp::Arch::new().dispatch(
@@ -151,8 +152,16 @@ fn stays_finite(to: GgmlType, values: &mut [f32], row: &[u8]) -> Result<bool, Bl
     if !values.iter().all(|v| v.is_finite()) {
         return Ok(false);
     }
+    let block = to.block_values();
+    let beyond: Vec<bool> = values
+        .chunks(block)
+        .map(|values| values.iter().any(|v| v.abs() > 65_504.0))
+        .collect();
     dequantize_row(to, row, values)?;
-    Ok(values.iter().all(|v| v.is_finite()))
+    let survives = |(values, beyond): (&[f32], bool)| {
+        values.iter().all(|v| v.is_finite()) && (!beyond || values.iter().any(|&v| v != 0.0))
+    };
+    Ok(values.chunks(block).zip(beyond).all(survives))
 }
 
 /// How many rows of `row_len` values hold one that is not finite.

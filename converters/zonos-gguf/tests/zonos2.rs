@@ -10,7 +10,7 @@ use zonos_gguf::blocks::quantize_row;
 use zonos_gguf::kld::{KldBase, KldWriter};
 use zonos_gguf::{
     FromFile, GgmlType, GgufFile, GgufWriter, Imatrix, ImatrixEntry, Metadata, NewTensor, Policy,
-    QuantizeError, Value, quantize_file, quantize_pieces,
+    QuantizeError, Value, convert_rows, quantize_file, quantize_pieces,
 };
 
 const TENSORS: [(&str, &[u64]); 5] = [
@@ -223,6 +223,19 @@ fn values_that_are_no_numbers_are_reported_whatever_they_become() {
                 );
             }
         }
+    }
+}
+
+/// Finite values whose squares are not: the search for a scale finds none, and some types become zeros.
+#[test]
+fn values_that_quantisers_cannot_square_are_reported() {
+    for to in GgmlType::READABLE.into_iter().filter(|t| t.is_quantized()) {
+        let mut x = Numbers(8).normals(1024, 1.0);
+        x[256..512].iter_mut().for_each(|x| *x *= 1e25);
+        let source: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut out = vec![0; to.bytes_for(1024).unwrap() as usize];
+        let bad = convert_rows(GgmlType::F32, &source, 256, to, None, &mut out).unwrap();
+        assert_eq!(bad, 1, "{to}");
     }
 }
 

@@ -446,6 +446,18 @@ fn what_is_no_corpus_is_refused_by_name() {
         &["nan.kld", "holds no log-probabilities"],
         &["--base", &nan],
     );
+    // A divergence is not below 0, so such a base would make any model look equal.
+    let less = spoilt("less.kld", &|b| {
+        let at = b.len() - 4 * 1026;
+        for x in b[at..].as_chunks_mut::<4>().0 {
+            *x = (f32::from_le_bytes(*x) - 3.0).to_le_bytes();
+        }
+    });
+    perplexity(
+        1,
+        &["less.kld", "holds no log-probabilities", "add up to 1"],
+        &["--base", &less],
+    );
     let shape = KldShape {
         codebooks: 9,
         vocabulary: 1024,

@@ -178,7 +178,8 @@ fn a_second_interrupt_ends_a_speech_that_waits_for_its_reader() {
 #[test]
 fn a_second_interrupt_ends_a_long_block_of_the_codec() {
     let work = Work::new();
-    let frames = 12_000;
+    // Many times as long as the test waits.
+    let frames = 120_000;
     let codes = work.path("codes.npy");
     npy::write_i32(&codes, &[frames, 9], &vec![17; frames * 9]).unwrap();
     let before = work.entries();
@@ -198,7 +199,7 @@ fn a_second_interrupt_ends_a_long_block_of_the_codec() {
     interrupt(&child);
     std::thread::sleep(Duration::from_millis(100));
     interrupt(&child);
-    interrupted(child, Duration::from_secs(1));
+    interrupted(child, Duration::from_secs(2));
     assert_eq!(work.entries(), before);
 }
 
@@ -206,7 +207,7 @@ fn a_second_interrupt_ends_a_long_block_of_the_codec() {
 #[test]
 fn an_interrupt_stops_the_codec_between_blocks() {
     let work = Work::new();
-    let frames = 60_000;
+    let frames = 200_000;
     let codes = work.path("codes.npy");
     npy::write_i32(&codes, &[frames, 9], &vec![17; frames * 9]).unwrap();
     let before = work.entries();

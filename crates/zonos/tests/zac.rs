@@ -528,6 +528,14 @@ fn codes_that_are_refused() {
     let folder = work.arg("zac-1");
     run(0, &["zac", "decode", &file, &out, "--model", &folder]);
     fs::remove_file(&out).unwrap();
+    // In another format as well.
+    let gguf = work.arg("ggufs/zac-1-decoder-keep2_plain.gguf");
+    fs::create_dir(work.path("ggufs")).unwrap();
+    run(0, &["convert", &model, &gguf, "--type", "f32"]);
+    fs::copy(&gguf, work.path("ggufs/zac-1-decoder-full_mr.gguf")).unwrap();
+    let ggufs = work.arg("ggufs");
+    run(0, &["zac", "decode", &file, &out, "--model", &ggufs]);
+    fs::remove_file(&out).unwrap();
     work.refuses(
         1,
         &["zac-1-decoder-full_mr.safetensors"],

@@ -32,7 +32,8 @@ Quantised values of a GGUF file become F32.
 A .gguf gets the names, order and metadata of Zyphra's C++ programs, which read it: the backbone (matrices
 of --type, f16 if not said; q8_0 keeps embeddings, head and router f16), the decoder of a DAC codec (f32; its
 encoder has no place there and is left out with a warning) and the speaker encoder (f16 or f32). ZAC-1 and
-Wav2Vec2-BERT keep their own names. For fewer bits than q8_0 see `zonos quantize`.
+Wav2Vec2-BERT keep their own names, as no other program has any for them; those too long for the format are
+shortened (teacher. becomes ssl.). For fewer bits than q8_0 see `zonos quantize`.
 
 With --zac the parts of the codec in a ZONOS3-Mini release, autoencoder/generator.pt, autoencoder/heads
 and autoencoder/teacher, become the three files of ZAC-1: one encoder with its teacher (as bf16) and two

@@ -212,7 +212,7 @@ pub(crate) fn run(args: &CorpusArgs, global: &GlobalArgs) -> Outcome {
         output::note(
             global.quiet,
             format_args!(
-                "{}: {} traces of {frames} frames in {:.1} s",
+                "{}: {} traces, {frames} frames in all, in {:.1} s",
                 args.output.join(MANIFEST).display(),
                 traces.len(),
                 elapsed.as_secs_f64()

@@ -250,13 +250,10 @@ fn compare(
     let mut next = 0;
     let rows = each_sequence(model, &sequences, quiet, |i, sequence| {
         model.score(i, sequence, |event, logits| -> Result<(), Failure> {
-            let reference = base.log_probabilities(next).filter(|row| {
-                // A logarithm of a probability: finite, as the writer makes them, and not above 0.
-                row.iter().all(|x| x.is_finite() && *x <= 1e-3)
-            });
+            let reference = base.log_probabilities(next).filter(|row| is_distribution(row));
             let Some(reference) = reference else {
                 return Err(Failure::failed(format!(
-                    "{}: event {next} (sequence {i}, row {}, codebook {}) holds no log-probabilities; write the file again with --save-base",
+                    "{}: event {next} (sequence {i}, row {}, codebook {}) holds no log-probabilities, whose exponentials add up to 1; the file is damaged, write it again with --save-base",
                     path.display(),
                     event.row,
                     event.codebook
@@ -272,6 +269,13 @@ fn compare(
         rows,
         what: Measured::Comparison(comparison),
     })
+}
+
+/// Whether these are the logarithms of probabilities of everything there is: finite, as the writer makes them,
+/// and of sum 1, of which f32 values near -20 miss some millionths.
+fn is_distribution(log_probabilities: &[f32]) -> bool {
+    let sum: f64 = log_probabilities.iter().map(|&x| f64::from(x).exp()).sum();
+    log_probabilities.iter().all(|x| x.is_finite()) && (sum - 1.0).abs() <= 1e-3
 }
 
 /// Runs sequence after sequence with a bar; an interrupt ends the process, and with it what is not

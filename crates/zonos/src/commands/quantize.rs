@@ -36,8 +36,8 @@ Norms, biases and other vectors stay as they are in any case.
 
   (no flag)        experts TYPE, spine F16
   --experts-only   experts TYPE, spine Q8_0; embeddings, head, router and voice projections F16
-  --everything     TYPE everywhere, but one tier more for embeddings, head, router and voice projections;
-                   below eight bits only with --force
+  --everything     TYPE everywhere, but more bits for embeddings, head, router and voice projections: Q8_0
+                   beside K and IQ types, else F16; below eight bits only with --force
 
 Rows that are no whole blocks become F16. The bytes do not depend on the number of threads.
 

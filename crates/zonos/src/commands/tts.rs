@@ -45,9 +45,9 @@ Examples:
   zonos tts \"Again.\" -o a.wav --seed 7 --json
       the same seed, build and device give the same file
 
-Without --codec, the codec is taken from the model's folder: codec/, dac/, dac.safetensors, dac.pth,
-dac.bpk, weights_44khz_8kbps.pth or weights_44khz_8kbps_0.0.1.pth. A folder given as --codec may also
-be a model's that holds one of these. Without both, the demo model runs.
+Without --codec, the codec is taken from the model's folder: codec/, dac/, dac.gguf, dac.safetensors,
+dac.pth, dac.bpk, weights_44khz_8kbps.pth or weights_44khz_8kbps_0.0.1.pth. A folder given as --codec
+may also be a model's that holds one of these. Without both, the demo model runs.
 
 The text is spoken as it is: numbers and abbreviations are not written out. A text without letters
 and digits (\"...\", an emoji) is spoken too, within the length bound; one of white space, control

@@ -44,8 +44,9 @@ pub(crate) const ENCODER_FILE: &str = "zac-1-encoder.safetensors";
 #[command(after_help = "\
 ZAC-1 turns 44.1 kHz speech into ten codes a frame at 15 frames a second (1.8 kbit/s) and back. Its
 files are zac-1-encoder.safetensors, zac-1-decoder-keep2_plain.safetensors (small and fast) and
-zac-1-decoder-full_mr.safetensors; --model takes a file, a folder with these names or
-hub:Zyphra/ZAC-1, of which only the file that is needed is downloaded.
+zac-1-decoder-full_mr.safetensors, in a folder also with .bpk or .gguf instead, as `zonos convert` writes
+them; --model takes a file, a folder with these names or hub:Zyphra/ZAC-1, of which only the file that is
+needed is downloaded.
 
 Examples:
   zonos zac encode speech.mp3 codes.npy --model zac-1-encoder.safetensors
@@ -185,8 +186,11 @@ struct TeacherArgs {
 /// Opens a ZAC-1 file; its weights stay untouched. Of a folder or repository it is the one called
 /// `name`.
 fn open(reference: &str, name: &str, quiet: bool) -> Result<Checkpoint, Failure> {
-    let named = reference.starts_with("hub:") || holds_released(Path::new(reference));
-    let opened = weights::open_file(reference, named.then_some(name), quiet);
+    let folder = Path::new(reference);
+    let here = released(folder, name);
+    let named = reference.starts_with("hub:") || holds_released(folder);
+    let file = here.as_deref().or(named.then_some(name));
+    let opened = weights::open_file(reference, file, quiet);
     let checkpoint = opened.map_err(|failure| also_looked_for(failure, reference, name))?;
     say_notices(&checkpoint, quiet);
     Ok(checkpoint)
@@ -215,6 +219,13 @@ fn say_notices(checkpoint: &Checkpoint, quiet: bool) {
     }
 }
 
+/// The file of a folder that has a released name, or that name in another format.
+fn released(folder: &Path, name: &str) -> Option<String> {
+    let stem = name.strip_suffix(".safetensors")?;
+    let names = ["safetensors", "bpk", "gguf"].map(|ending| format!("{stem}.{ending}"));
+    names.into_iter().find(|name| folder.join(name).is_file())
+}
+
 /// Whether a folder holds files under the released names. Others may hold a single file of any name.
 fn holds_released(folder: &Path) -> bool {
     let names = [
@@ -222,7 +233,7 @@ fn holds_released(folder: &Path) -> bool {
         Variant::Keep2Plain.file(),
         Variant::FullMr.file(),
     ];
-    names.iter().any(|name| folder.join(name).is_file())
+    names.iter().any(|name| released(folder, name).is_some())
 }
 
 /// A decoder's file and its configuration, before its weights are read.

@@ -175,8 +175,23 @@ impl Target {
         let lost = convert_rows(GgmlType::F32, source, row, ggml_type, None, &mut out)
             .map_err(|e| anyhow!("{}: tensor '{name}': {e}", self.input))?;
         if lost > 0 {
+            // Large ones that are finite fit another type; nothing mends the others.
+            let (what, remedy) = if values.iter().all(|v| v.is_finite()) {
+                (
+                    format!("values that {ggml_type} cannot hold"),
+                    "give another --type, such as bf16 or f32".to_owned(),
+                )
+            } else {
+                (
+                    "NaN or infinity".to_owned(),
+                    format!(
+                        "`zonos inspect {} --check` tells which tensors do; fetch or make the file again",
+                        self.input
+                    ),
+                )
+            };
             return Err(Failure::failed(format!(
-                "{0}: tensor '{name}': {lost} rows hold NaN, infinity or values that {ggml_type} cannot hold; `zonos inspect {0} --check` tells which tensors do, and another --type may hold large ones",
+                "{}: tensor '{name}': {lost} of its rows hold {what}; {remedy}",
                 self.input
             )));
         }
