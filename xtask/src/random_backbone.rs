@@ -23,6 +23,9 @@ pub(crate) fn wide() -> Zonos2Config {
     }
 }
 
+/// The weights in a folder.
+const SAFETENSORS: &str = "model.safetensors";
+
 /// A file, and what a step reads of it.
 pub(crate) struct RandomBackbone {
     pub(crate) path: PathBuf,
@@ -34,6 +37,16 @@ pub(crate) struct RandomBackbone {
 }
 
 impl RandomBackbone {
+    /// The file of the weights.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn weights(&self) -> PathBuf {
+        if self.path.is_dir() {
+            self.path.join(SAFETENSORS)
+        } else {
+            self.path.clone()
+        }
+    }
+
     /// Sums up tensors `(name, experts' part, bytes)`.
     fn of(
         path: PathBuf,
@@ -93,7 +106,7 @@ fn safetensors(dir: &Path, config: &Zonos2Config) -> anyhow::Result<RandomBackbo
     while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
-    let mut out = BufWriter::new(File::create(dir.join("model.safetensors"))?);
+    let mut out = BufWriter::new(File::create(dir.join(SAFETENSORS))?);
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(header.as_bytes())?;
     for (i, spec) in specs.iter().enumerate() {

@@ -36,12 +36,28 @@ pub(super) fn run(bench: &Bench, types: &[GgmlType]) -> anyhow::Result<Steps> {
     for &experts in types {
         let folder = tempfile::tempdir()?;
         let file = random_backbone::write(folder.path(), &config, experts)?;
+        forget(&file)?;
         let model = Zonos2::load(&file.path, &bench.device)?;
         for batch in BATCHES {
             measure(bench, &model, &file, experts, (batch, &words), &mut steps)?;
         }
     }
     Ok(steps)
+}
+
+/// Has the system forget the weights, so that they are read in as those of a model are after a restart, and not
+/// used in the pieces that they were written in.
+#[cfg(target_os = "linux")]
+fn forget(file: &RandomBackbone) -> anyhow::Result<()> {
+    let weights = std::fs::File::open(file.weights())?;
+    weights.sync_all()?;
+    rustix::fs::fadvise(&weights, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forget(_: &RandomBackbone) -> anyhow::Result<()> {
+    Ok(())
 }
 
 fn measure(
